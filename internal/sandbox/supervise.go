@@ -1,0 +1,129 @@
+package sandbox
+
+import (
+	"bytes"
+	_ "embed"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// superviseScript is the supervisor of a detached process, for any POSIX sh.
+//
+//go:embed supervise.sh
+var superviseScript string
+
+// The files of a run directory. The launcher makes all of them but pid and
+// exit, before it starts the supervisor.
+const (
+	RunStdin  = "stdin"   // the command's input
+	RunStdout = "stdout"  // its output, appended to
+	RunStderr = "stderr"  // its errors, appended to
+	RunPIDNew = "pid.new" // holds Reserve; becomes pid
+	RunPID    = "pid"     // the supervisor's pid, start time and boot id
+	RunStatus = "status"  // holds Reserve; becomes exit
+	RunExit   = "exit"    // how the command ended: see ParseEnd
+)
+
+// Reserve is what two files hold at first, and what is written later goes over
+// it: so the end of a process can be recorded on a disk that it has filled.
+var Reserve = bytes.Repeat([]byte("\n"), 128)
+
+// Marks in the environment of a launch's processes. The supervisor is
+// started with both.
+const (
+	// MarkLaunch is in every process of the launch; its value names the launch.
+	MarkLaunch = "EXECUTOR_LAUNCH"
+	// MarkSupervisor is in the supervisor and the wrapper only: what a
+	// polite signal must spare.
+	MarkSupervisor = "EXECUTOR_SUPERVISOR"
+)
+
+// SuperviseArgv is the command line of a supervisor: shell runs the script, and
+// argv runs inside wrapper, the beginning of a command line or nothing.
+func SuperviseArgv(shell, wrapper []string, runDir string, argv []string) []string {
+	return slices.Concat(shell, []string{"-c", superviseScript, "sh", "supervise", runDir},
+		CommandArgv(shell, wrapper, argv))
+}
+
+// CommandArgv is the command line of the inner shell alone. It runs argv and
+// reports on descriptor 4 how it ended, for ParseEnd.
+func CommandArgv(shell, wrapper, argv []string) []string {
+	return slices.Concat(wrapper, shell, []string{"-c", superviseScript, "sh", "command"}, argv)
+}
+
+// End is how a supervised command ended.
+type End struct {
+	Exit
+	// Alone: the inner shell was the init of a PID namespace, so that nothing
+	// of the tree is left.
+	Alone bool
+}
+
+// ErrNoEnd says that the wrapper ended and nobody saw the command end.
+var ErrNoEnd = errors.New("the command was not seen to end")
+
+// ParseEnd reads the content of an exit file. Its lines are
+//
+//	ended: <status> <pid>    by the inner shell
+//	supervised: <status>     of the wrapper
+//
+// and any other text is a notice of the inner shell that the command died of a
+// signal. Only that there is one counts. Shells pass over SIGINT and SIGPIPE in
+// silence, so that 130 and 141 are taken for these signals.
+func ParseEnd(content []byte) (End, error) {
+	var inner, wrapper, pid int
+	var ended, noticed bool
+	for line := range strings.Lines(string(content)) {
+		line = strings.TrimSpace(line)
+		switch {
+		case line == "":
+		case scan(line, "ended: %d %d", &inner, &pid):
+			ended = true
+		case scan(line, "supervised: %d", &wrapper):
+		default:
+			noticed = true
+		}
+	}
+	if !ended {
+		if wrapper <= 128 {
+			return End{}, fmt.Errorf("%w: its wrapper exited with %d", ErrNoEnd, wrapper)
+		}
+		return End{Exit: Exit{Code: wrapper, Signal: signalName(wrapper - 128)}}, nil
+	}
+	end := End{Exit: Exit{Code: inner}, Alone: pid == 1}
+	switch sig := syscall.Signal(inner - 128); {
+	case noticed, sig == syscall.SIGINT, sig == syscall.SIGPIPE:
+		end.Signal = signalName(int(sig))
+	}
+	return end, nil
+}
+
+func scan(line, format string, into ...any) bool {
+	n, err := fmt.Sscanf(line, format, into...)
+	return err == nil && n == len(into)
+}
+
+// signalName names the signals that have one or could be a real-time one;
+// everything else is no signal.
+func signalName(n int) string {
+	if n < 1 || n > 64 {
+		return ""
+	}
+	if name := unix.SignalName(syscall.Signal(n)); name != "" {
+		return name
+	}
+	return fmt.Sprintf("SIG%d", n)
+}
+
+// ValidEnv reports whether name can pass through a shell: shells drop what is
+// no name of theirs.
+func ValidEnv(name string) bool {
+	return name != "" && strings.IndexFunc(name, func(r rune) bool {
+		return r != '_' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
+	}) < 0 && (name[0] < '0' || name[0] > '9')
+}
