@@ -1,0 +1,332 @@
+package runs
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"maps"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"executor/internal/faults"
+	"executor/internal/harness"
+	"executor/internal/sandbox"
+)
+
+// execution is one claim of a run at work.
+type execution struct {
+	*Runner
+	claim  *Claim
+	spec   Spec
+	ledger sandbox.Ledger
+	log    zerolog.Logger
+	kept   *sandbox.Sandbox // the open connection to a host that is kept across steps
+}
+
+func (x *execution) hangUp() {
+	if x.kept != nil {
+		_ = x.kept.Close()
+	}
+}
+
+func (x *execution) step(ctx context.Context, i int, step Step) error {
+	if step.Parallel != nil {
+		return x.composite(ctx, i, step)
+	}
+	return x.try(ctx, place{step: step.Name, position: i}, step)
+}
+
+// try makes one attempt at a place, or goes on with the open one of an earlier
+// claim.
+func (x *execution) try(ctx context.Context, p place, step Step) error {
+	if ctx.Err() != nil {
+		return x.ended(ctx, p, step)
+	}
+	attempt := 1
+	if last, ok := x.claim.history.lastAttempt(p.step, p.member); ok {
+		attempt = last.n
+		if !last.open {
+			attempt++
+		}
+	}
+	if err := x.Store.beginAttempt(ctx, x.claim, p, attempt); err != nil {
+		return err
+	}
+	failed := func(err error) *StepError {
+		return &StepError{Err: err, place: p, attempt: attempt, Earlier: x.claim.history.earlier(p.step, p.member, x.claim.Round)}
+	}
+	box, err := x.acquire(ctx, p)
+	if err != nil {
+		return x.judge(ctx, failed(err))
+	}
+	if box != x.kept {
+		defer box.Close()
+	}
+	if err := x.run(ctx, box, p, step, attempt, failed); err != nil {
+		return err
+	}
+	if !x.spec.Kept() {
+		x.Sandboxes.Release(ctx, x.ledger, box.Entry())
+	}
+	return nil
+}
+
+// ended is what the end of ctx before an attempt means: the run's own time
+// limit is a failure of the step it meets, everything else concerns the run.
+func (x *execution) ended(ctx context.Context, p place, step Step) error {
+	return x.judge(ctx, &StepError{Err: context.Cause(ctx), place: p, Earlier: x.claim.history.earlier(p.step, p.member, x.claim.Round)})
+}
+
+// judge tells a failure of the step from the end of the claim: what our own
+// context caused is no fault.
+func (x *execution) judge(ctx context.Context, e *StepError) error {
+	for _, claim := range []error{ErrFenced, ErrCancelled, ErrDraining} {
+		if errors.Is(e.Err, claim) {
+			return claim
+		}
+	}
+	if ctx.Err() != nil && !faults.Classified(e.Err) {
+		return context.Cause(ctx)
+	}
+	return e
+}
+
+// acquire opens the sandbox of a place: its own, or the one the run keeps.
+func (x *execution) acquire(ctx context.Context, p place) (*sandbox.Sandbox, error) {
+	if x.kept != nil {
+		return x.kept, nil
+	}
+	spec := sandbox.HostSpec{Key: x.hostKey(p), RunID: x.claim.RunID.String(), Network: !x.spec.Offline}
+	provider := x.spec.Provider
+	if provider == "" {
+		provider = x.Provider
+	}
+	box, err := x.Sandboxes.Acquire(ctx, x.ledger, provider, spec)
+	if err == nil && x.spec.Kept() && p.member == "" {
+		x.kept = box
+	}
+	return box, err
+}
+
+// hostKey is the same at every attempt.
+func (x *execution) hostKey(p place) sandbox.Key {
+	run := x.claim.RunID.String()
+	switch {
+	case x.spec.Kept():
+		return sandbox.KeptKey(run)
+	case p.member != "":
+		return sandbox.MemberKey(run, p.step, p.member)
+	}
+	return sandbox.StepKey(run, p.step)
+}
+
+// run starts the place's process in the sandbox, or finds the one that is
+// there, and follows it to its end.
+func (x *execution) run(ctx context.Context, box *sandbox.Sandbox, p place, step Step, attempt int, failed func(error) *StepError) error {
+	n, from, reattach := 1, sandbox.Offsets{}, false
+	var startedAt time.Time
+	if last, ok := x.claim.history.lastLaunch(p.step, p.member); ok {
+		n = last.n + 1
+		if last.open && last.host == box.Entry().ID {
+			n, from, reattach = last.n, sandbox.Offsets{Stdout: last.stdout, Stderr: last.stderr}, true
+			if last.startedAt != nil {
+				startedAt = *last.startedAt
+			}
+		}
+	}
+	launch := sandbox.Launch{RunID: x.claim.RunID.String(), Step: p.step, Member: p.member, N: n}
+	// Files first: a launch that is recorded has them, and must not get them
+	// again under its running process.
+	if !reattach {
+		if err := x.upload(ctx, box, step.Files); err != nil {
+			return x.judge(ctx, failed(err))
+		}
+	}
+	if err := x.Store.recordLaunch(ctx, x.claim, p, n, box.Entry().ID); err != nil {
+		return err
+	}
+	env := maps.Clone(x.spec.Env)
+	if env == nil {
+		env = map[string]string{}
+	}
+	maps.Copy(env, step.Env)
+	process, err := box.Start(ctx, launch, sandbox.Command{
+		Argv: harness.Argv(step.Argv, step.Shell), Env: env, Dir: step.Dir, Stdin: []byte(step.Stdin),
+	})
+	if err != nil {
+		return x.launchFailed(ctx, p, n, nil, failed(err))
+	}
+	if startedAt.IsZero() {
+		startedAt = process.StartedAt
+		if err := x.Store.launchStarted(ctx, x.claim, p, n, startedAt); err != nil {
+			return err
+		}
+	}
+	x.log.Debug().Str("step", p.step).Str("member", p.member).Int("attempt", attempt).Bool("reattached", process.Adopted).Msg("process runs")
+
+	out, err := newOutput(ctx, x.Store, x.claim, p, n, from, x.OutputCap)
+	if err != nil {
+		return err
+	}
+	exit, err := x.follow(ctx, box, launch, from, out, limitOf(step, startedAt, x.Now()))
+	if err != nil {
+		return x.launchFailed(ctx, p, n, nil, failed(err))
+	}
+	result, err := x.result(ctx, box, step, exit, out)
+	if err != nil {
+		return x.launchFailed(ctx, p, n, &exit, failed(err))
+	}
+	return x.Store.succeeded(ctx, x.claim, p, attempt, n, exit, result)
+}
+
+// launchFailed records the end of a launch that failed, where it has one: how
+// the process ended, or that none can be alive.
+func (x *execution) launchFailed(ctx context.Context, p place, n int, exit *sandbox.Exit, e *StepError) error {
+	e.Exit = exit
+	if exit != nil || launchOver(e.Err) {
+		if err := x.Store.endLaunch(ctx, x.claim, p, n, exit); err != nil {
+			return err
+		}
+	}
+	return x.judge(ctx, e)
+}
+
+// launchOver reports whether a failed start or follow leaves no process
+// behind: it never was, it is gone, or we stopped it.
+func launchOver(err error) bool {
+	var f *faults.Fault
+	return errors.Is(err, faults.SandboxLost) || errors.Is(err, faults.SandboxNotFound) || errors.Is(err, errStopped) ||
+		errors.As(err, &f) && f.Outcome == faults.NotStarted
+}
+
+func (x *execution) upload(ctx context.Context, box *sandbox.Sandbox, files []File) error {
+	for _, f := range files {
+		content, err := f.Bytes()
+		if err != nil {
+			return faults.New(faults.InvalidSpec, "file "+f.Path, err)
+		}
+		mode := fs.FileMode(0o644)
+		if f.Executable {
+			mode = 0o755
+		}
+		if err := box.Upload(ctx, f.Path, mode, bytes.NewReader(content)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// limit is a step's time limit.
+type limit struct {
+	left  time.Duration
+	fault error
+}
+
+func limitOf(step Step, startedAt, now time.Time) *limit {
+	if step.Timeout == 0 {
+		return nil
+	}
+	timeout := time.Duration(step.Timeout)
+	return &limit{
+		left:  startedAt.Add(timeout).Sub(now),
+		fault: faults.Errorf(faults.Timeout, "the step's time limit of %s was reached", timeout),
+	}
+}
+
+// errStopped marks an error of follow after which the process is seen stopped.
+var errStopped = errors.New("the process was stopped")
+
+// follow stores the output of the process and returns how it ended. When ctx
+// or the limit ends first, the process is stopped, unless the executor only
+// lets go of it.
+func (x *execution) follow(ctx context.Context, box *sandbox.Sandbox, launch sandbox.Launch, from sandbox.Offsets, out *output, lim *limit) (sandbox.Exit, error) {
+	type ending struct {
+		exit sandbox.Exit
+		err  error
+	}
+	// The process is followed while it is being stopped, too.
+	followCtx, letGo := context.WithCancel(context.WithoutCancel(ctx))
+	defer letGo()
+	done := make(chan ending, 1)
+	go func() {
+		exit, err := box.Follow(followCtx, launch, from, out.write)
+		done <- ending{exit, err}
+	}()
+	var timer <-chan time.Time
+	if lim != nil {
+		t := time.NewTimer(lim.left)
+		defer t.Stop()
+		timer = t.C
+	}
+
+	var cause error
+	select {
+	case e := <-done:
+		if err := out.close(true); err != nil {
+			return e.exit, err
+		}
+		return e.exit, e.err
+	case <-timer:
+		cause = lim.fault
+	case <-ctx.Done():
+		cause = context.Cause(ctx)
+	}
+
+	if errors.Is(cause, ErrDraining) || errors.Is(cause, ErrFenced) {
+		letGo()
+		<-done
+		if err := out.close(errors.Is(cause, ErrDraining)); err != nil {
+			return sandbox.Exit{}, err
+		}
+		return sandbox.Exit{}, cause
+	}
+	stopErr := box.Stop(context.WithoutCancel(ctx), launch, x.spec.Grace())
+	select {
+	case <-done:
+	case <-time.After(stopWait):
+		letGo()
+		<-done
+	}
+	if err := out.close(true); err != nil {
+		return sandbox.Exit{}, err
+	}
+	if stopErr != nil {
+		x.log.Warn().Err(stopErr).Str("step", launch.Step).Msg("the process cannot be stopped")
+		return sandbox.Exit{}, cause
+	}
+	return sandbox.Exit{}, stopped{cause}
+}
+
+// stopped is a cause whose process is seen to be gone.
+type stopped struct{ cause error }
+
+func (s stopped) Error() string        { return s.cause.Error() }
+func (s stopped) Unwrap() error        { return s.cause }
+func (s stopped) Is(target error) bool { return target == errStopped }
+
+// result is what a finished command yields.
+func (x *execution) result(ctx context.Context, box *sandbox.Sandbox, step Step, exit sandbox.Exit, out *output) (json.RawMessage, error) {
+	if err := harness.ExitFault(exit.Code, exit.Signal); err != nil {
+		return nil, err
+	}
+	if step.ResultFile == "" {
+		return harness.LastJSON(out.tail.bytes()), nil
+	}
+	file, err := box.Download(ctx, step.ResultFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, faults.New(faults.InvalidOutput, "result_file", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	content, err := io.ReadAll(io.LimitReader(file, harness.MaxResult+1))
+	if err != nil {
+		return nil, err
+	}
+	return harness.FileResult(content)
+}

@@ -1,0 +1,171 @@
+package runs
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// ExecutorInfo describes one running process of this program.
+type ExecutorInfo struct {
+	ID       uuid.UUID // fresh at every start
+	Machine  string    // which machine's local hosts it can reach
+	Hostname string
+	Version  string
+	PID      int
+}
+
+// Register writes the executor's row. Its beats begin with it.
+func (s *Store) Register(ctx context.Context, e ExecutorInfo) error {
+	_, err := s.pool.Exec(ctx, s.q(`
+		INSERT INTO executor.executors (id, machine, hostname, version, pid) VALUES ($1, $2, $3, $4, $5)`),
+		e.ID, e.Machine, e.Hostname, e.Version, e.PID)
+	return err
+}
+
+// Beat says that the executor lives, by the database's clock. ErrFenced: it
+// was judged dead, or has no row; it may not work under this id any more.
+func (s *Store) Beat(ctx context.Context, id uuid.UUID) error {
+	tag, err := s.pool.Exec(ctx, s.q(`
+		UPDATE executor.executors SET beat_at = now() WHERE id = $1 AND lost_at IS NULL AND stopped_at IS NULL`), id)
+	if err == nil && tag.RowsAffected() == 0 {
+		return ErrFenced
+	}
+	return err
+}
+
+// Leave says that the executor has let go of everything.
+func (s *Store) Leave(ctx context.Context, id uuid.UUID) error {
+	_, err := s.pool.Exec(ctx, s.q(`UPDATE executor.executors SET stopped_at = now() WHERE id = $1 AND stopped_at IS NULL`), id)
+	return err
+}
+
+// sessionKey is the advisory lock that an executor's own database session
+// holds: it vanishes with the session, at once.
+func sessionKey(id uuid.UUID) string { return "session:" + id.String() }
+
+// HoldSession takes the executor's session lock on a connection that is kept
+// for nothing else. It does not wait.
+func (s *Store) HoldSession(ctx context.Context, conn DB, id uuid.UUID) error {
+	_, err := conn.Exec(ctx, `SELECT pg_try_advisory_lock(hashtextextended($1, 0))`, sessionKey(id))
+	return err
+}
+
+// Suspect is a live executor that may be dead.
+type Suspect struct {
+	ID          uuid.UUID
+	BeatAge     time.Duration // since its last beat
+	SessionGone bool          // it holds no session lock now
+	ServerAge   time.Duration // since Postgres started
+}
+
+// Suspects lists the executors that are late with their beat, or whose session
+// is gone. Who keeps no session shows as gone all the time.
+func (s *Store) Suspects(ctx context.Context, late time.Duration) ([]Suspect, error) {
+	rows, err := s.pool.Query(ctx, s.q(`
+		SELECT id, now() - beat_at, gone, now() - pg_postmaster_start_time()
+		FROM (
+		    SELECT id, beat_at, NOT EXISTS (
+		        SELECT FROM pg_locks AS l
+		        WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+		          AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+		          AND (l.classid::bigint << 32) | l.objid::bigint = hashtextextended('session:' || id::text, 0)
+		    ) AS gone
+		    FROM executor.executors WHERE stopped_at IS NULL AND lost_at IS NULL
+		) AS e
+		WHERE gone OR beat_at < now() - $1::interval`), late)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[Suspect])
+}
+
+// MarkLost judges an executor dead, unless it has beaten in the last while.
+func (s *Store) MarkLost(ctx context.Context, id uuid.UUID, silent time.Duration) (bool, error) {
+	tag, err := s.pool.Exec(ctx, s.q(`
+		UPDATE executor.executors SET lost_at = now()
+		WHERE id = $1 AND lost_at IS NULL AND stopped_at IS NULL AND beat_at < now() - $2::interval`), id, silent)
+	return err == nil && tag.RowsAffected() > 0, err
+}
+
+// Work names a run that an executor works on.
+type Work struct {
+	RunID uuid.UUID
+	Epoch int64
+}
+
+// News is what a worker must hear about its run.
+type News struct {
+	RunID  uuid.UUID
+	Fenced bool // it is somebody else's now
+	Cancel bool // somebody asked for its end
+}
+
+// Watch looks at the runs an executor works on, and returns those there is
+// news of.
+func (s *Store) Watch(ctx context.Context, work []Work) ([]News, error) {
+	if len(work) == 0 {
+		return nil, nil
+	}
+	ids, epochs := make([]uuid.UUID, len(work)), make([]int64, len(work))
+	for i, w := range work {
+		ids[i], epochs[i] = w.RunID, w.Epoch
+	}
+	rows, err := s.pool.Query(ctx, s.q(`
+		SELECT * FROM (
+		    SELECT mine.id,
+		           run.id IS NULL OR run.epoch <> mine.epoch AS fenced,
+		           coalesce(run.cancel_requested_at IS NOT NULL OR job.metadata ? 'cancel_attempted_at' OR job.state = 'cancelled', false) AS cancel
+		    FROM unnest($1::uuid[], $2::bigint[]) AS mine (id, epoch)
+		    LEFT JOIN executor.runs AS run ON run.id = mine.id
+		    LEFT JOIN executor.river_job AS job ON job.id = run.job_id
+		) AS news
+		WHERE fenced OR cancel`), ids, epochs)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[News])
+}
+
+// Exclusively calls do while no other executor is in it, in the transaction
+// that holds the lock; it does nothing where another one is.
+func (s *Store) Exclusively(ctx context.Context, what string, do func(context.Context) error) error {
+	return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		var ours bool
+		err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0))`, "executor."+s.schema+"."+what).Scan(&ours)
+		if err != nil || !ours {
+			return err
+		}
+		return do(ctx)
+	})
+}
+
+// AbandonedHosts lists hosts that no run needs: the run is finished or gone,
+// and has been for at least the grace. Those in creating are left for as long
+// as a create may take.
+func (s *Store) AbandonedHosts(ctx context.Context, machine string, grace, creating time.Duration) ([]AbandonedHost, error) {
+	rows, err := s.pool.Query(ctx, s.q(`
+		SELECT h.run_id, h.epoch, h.id, h.key, h.provider, coalesce(h.host_id, ''), h.machine, h.state
+		FROM executor.sandbox_hosts AS h LEFT JOIN executor.runs AS run ON run.id = h.run_id
+		WHERE h.state <> 'released' AND h.machine IN ('', $1)
+		  AND (run.id IS NULL OR run.finished_at < now() - $2::interval)
+		  AND (h.state <> 'creating' OR h.created_at < now() - $3::interval)
+		ORDER BY h.id LIMIT 100`), machine, grace, creating)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (h AbandonedHost, err error) {
+		e := &h.Entry
+		err = row.Scan(&h.RunID, &h.Epoch, &e.ID, &e.Key, &e.Provider, &e.HostID, &e.Machine, &e.State)
+		return h, err
+	})
+}
+
+// ReaperLedger is the ledger as the reaper may write it: fenced by the run
+// staying finished, or gone.
+func (s *Store) ReaperLedger() *reaperLedger { return &reaperLedger{s} }
+
+var errReaperOnlyDeletes = errors.New("the reaper makes no hosts")

@@ -1,0 +1,177 @@
+package runs
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"executor/internal/sandbox"
+)
+
+// hostLedger is the ledger of hosts as one claim may write it. A claim stays
+// good for it after the run has ended, until somebody claims the run anew: the
+// hosts are released then.
+type hostLedger struct {
+	store *Store
+	run   uuid.UUID
+	epoch int64
+}
+
+// Ledger is the ledger of hosts, fenced by the claim.
+func (s *Store) Ledger(c *Claim) sandbox.Ledger { return &hostLedger{s, c.RunID, c.Epoch} }
+
+const entryColumns = `id, key, provider, coalesce(host_id, ''), machine, state`
+
+func scanEntry(row pgx.Row) (e sandbox.Entry, err error) {
+	err = row.Scan(&e.ID, &e.Key, &e.Provider, &e.HostID, &e.Machine, &e.State)
+	return e, err
+}
+
+// Reserve is sandbox.Ledger's.
+func (l *hostLedger) Reserve(ctx context.Context, provider string, key sandbox.Key) (e sandbox.Entry, existed bool, err error) {
+	err = l.store.persist(ctx, "reserve host", func(ctx context.Context) error {
+		e, err = scanEntry(l.store.pool.QueryRow(ctx, l.store.q(`
+			WITH run AS (
+			    SELECT id FROM executor.runs WHERE id = $1 AND epoch = $2 FOR SHARE
+			)
+			INSERT INTO executor.sandbox_hosts (run_id, epoch, key, provider)
+			SELECT id, $2, $3, $4 FROM run
+			ON CONFLICT (key) WHERE state <> 'released' DO NOTHING
+			RETURNING `+entryColumns), l.run, l.epoch, key, provider))
+		if !errors.Is(err, pgx.ErrNoRows) {
+			return err
+		}
+		existed = true
+		e, err = scanEntry(l.store.pool.QueryRow(ctx, l.store.q(`
+			UPDATE executor.sandbox_hosts SET epoch = $2
+			WHERE key = $3 AND run_id = $1 AND state <> 'released'
+			  AND EXISTS (SELECT FROM executor.runs WHERE id = $1 AND epoch = $2 FOR SHARE)
+			RETURNING `+entryColumns), l.run, l.epoch, key))
+		return fencedIfNone(err)
+	})
+	return e, existed, err
+}
+
+// Created is sandbox.Ledger's.
+func (l *hostLedger) Created(ctx context.Context, id int64, host sandbox.Host) error {
+	var expires *time.Time
+	if !host.ExpiresAt.IsZero() {
+		expires = &host.ExpiresAt
+	}
+	return l.move(ctx, id, "record host", `
+		UPDATE executor.sandbox_hosts SET state = 'active', host_id = $3, machine = $4, expires_at = $5, epoch = $2
+		WHERE id = $1 AND state IN ('creating', 'active')
+		  AND EXISTS (SELECT FROM executor.runs WHERE id = run_id AND runs.epoch = $2 FOR SHARE)
+		RETURNING id`, host.ID, host.Machine, expires)
+}
+
+// Releasing is sandbox.Ledger's.
+func (l *hostLedger) Releasing(ctx context.Context, id int64) error {
+	var released bool
+	err := l.move(ctx, id, "release host", `
+		UPDATE executor.sandbox_hosts SET state = CASE WHEN state = 'released' THEN state ELSE 'releasing' END
+		WHERE id = $1 AND EXISTS (SELECT FROM executor.runs WHERE id = run_id AND runs.epoch = $2 FOR SHARE)
+		RETURNING id`)
+	if err != nil {
+		return err
+	}
+	err = l.store.pool.QueryRow(ctx, l.store.q(`SELECT state = 'released' FROM executor.sandbox_hosts WHERE id = $1`), id).Scan(&released)
+	if err == nil && released {
+		return sandbox.ErrReleased
+	}
+	return err
+}
+
+// Released is sandbox.Ledger's. The processes of a host end with it.
+func (l *hostLedger) Released(ctx context.Context, id int64) error {
+	return l.move(ctx, id, "close host", `
+		WITH closed AS (
+		    UPDATE executor.sandbox_hosts SET state = 'released', released_at = coalesce(released_at, now())
+		    WHERE id = $1 AND EXISTS (SELECT FROM executor.runs WHERE id = run_id AND runs.epoch = $2 FOR SHARE)
+		    RETURNING id
+		), ended AS (
+		    UPDATE executor.run_launches SET ended_at = now()
+		    FROM closed WHERE run_launches.host = closed.id AND ended_at IS NULL
+		)
+		SELECT id FROM closed`)
+}
+
+// move carries out a statement about row id, fenced by the epoch: $1 and $2.
+func (l *hostLedger) move(ctx context.Context, id int64, what, sql string, args ...any) error {
+	return l.store.persist(ctx, what, func(ctx context.Context) error {
+		var same int64
+		return fencedIfNone(l.store.pool.QueryRow(ctx, l.store.q(sql), append([]any{id, l.epoch}, args...)...).Scan(&same))
+	})
+}
+
+func fencedIfNone(err error) error {
+	if errors.Is(err, pgx.ErrNoRows) {
+		return ErrFenced
+	}
+	return err
+}
+
+// hostsOf lists the hosts of a run whose process, if any, was seen to end;
+// with busy also the others. A row in creating is left to the next attempt,
+// which adopts what a create without an answer may have made, or the reaper.
+func (s *Store) hostsOf(ctx context.Context, run uuid.UUID, busy bool) ([]sandbox.Entry, error) {
+	rows, err := s.pool.Query(ctx, s.q(`
+		SELECT `+entryColumns+`
+		FROM executor.sandbox_hosts AS h
+		WHERE run_id = $1 AND state IN ('active', 'releasing')
+		  AND ($2 OR NOT EXISTS (SELECT FROM executor.run_launches AS l WHERE l.host = h.id AND l.ended_at IS NULL))
+		ORDER BY id`), run, busy)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (sandbox.Entry, error) { return scanEntry(row) })
+}
+
+// AbandonedHost is a row of the ledger whose run needs it no more.
+type AbandonedHost struct {
+	Entry sandbox.Entry
+	RunID uuid.UUID
+	Epoch int64
+}
+
+// reaperLedger is the ledger for hosts whose run has ended, or is gone. It is
+// fenced by the run staying so: a run that is reopened keeps its host.
+type reaperLedger struct{ store *Store }
+
+// Reserve is sandbox.Ledger's; the reaper makes no hosts.
+func (l *reaperLedger) Reserve(context.Context, string, sandbox.Key) (sandbox.Entry, bool, error) {
+	return sandbox.Entry{}, false, errReaperOnlyDeletes
+}
+
+// Created is sandbox.Ledger's; the reaper makes no hosts.
+func (l *reaperLedger) Created(context.Context, int64, sandbox.Host) error {
+	return errReaperOnlyDeletes
+}
+
+// Releasing is sandbox.Ledger's.
+func (l *reaperLedger) Releasing(ctx context.Context, id int64) error {
+	var state sandbox.EntryState
+	err := l.store.pool.QueryRow(ctx, l.store.q(`
+		UPDATE executor.sandbox_hosts SET state = CASE WHEN state = 'released' THEN state ELSE 'releasing' END
+		WHERE id = $1 AND NOT EXISTS (SELECT FROM executor.runs WHERE id = run_id AND finished_at IS NULL FOR SHARE)
+		RETURNING state`), id).Scan(&state)
+	if err == nil && state != sandbox.Releasing {
+		return sandbox.ErrReleased
+	}
+	return fencedIfNone(err)
+}
+
+// Released is sandbox.Ledger's.
+func (l *reaperLedger) Released(ctx context.Context, id int64) error {
+	_, err := l.store.pool.Exec(ctx, l.store.q(`
+		WITH closed AS (
+		    UPDATE executor.sandbox_hosts SET state = 'released', released_at = coalesce(released_at, now())
+		    WHERE id = $1 RETURNING id
+		)
+		UPDATE executor.run_launches SET ended_at = now()
+		FROM closed WHERE run_launches.host = closed.id AND ended_at IS NULL`), id)
+	return err
+}
