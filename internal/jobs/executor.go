@@ -1,0 +1,272 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/riverdriver/riverpgxv5"
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
+
+	"executor/internal/runs"
+	"executor/internal/sandbox"
+)
+
+// Config of an executor. Start from DefaultConfig.
+type Config struct {
+	Queues      []string
+	Workers     int           // runs at the same time, per queue
+	Beat        time.Duration // between two signs of life
+	Lease       time.Duration // an executor silent for longer is dead
+	SessionGone time.Duration // so is one whose database session has been gone for as long, and that was silent meanwhile
+	Watch       time.Duration // between two looks for cancels and fences
+	Reap        time.Duration // between two passes of the reaper
+	ReapHosts   time.Duration // between two looks for abandoned hosts
+	HostGrace   time.Duration // after a run's end, before the reaper releases what its worker has not
+	CrashBudget int           // crashes under a run before it is given up
+	Grace       time.Duration // for letting go of everything at the end
+	Machine     string        // which local hosts can be reached
+	Hostname    string
+	Version     string
+	PID         int
+}
+
+// DefaultConfig is what serve uses when nobody says otherwise.
+func DefaultConfig() Config {
+	return Config{
+		Queues:      []string{river.QueueDefault},
+		Workers:     50,
+		Beat:        2 * time.Second,
+		Lease:       15 * time.Second,
+		SessionGone: 3 * time.Second,
+		Watch:       time.Second,
+		Reap:        time.Second,
+		ReapHosts:   10 * time.Second,
+		HostGrace:   30 * time.Second,
+		CrashBudget: 3,
+		Grace:       30 * time.Second,
+	}
+}
+
+// misplaced is how long a run of ours may be missing from the working set
+// before it is handed back.
+const misplaced = 10 * time.Second
+
+// Executor works on runs under one id until it is told to stop or is fenced
+// off.
+type Executor struct {
+	Config    Config
+	Store     *runs.Store
+	Runner    *runs.Runner
+	Sandboxes *sandbox.Client
+	Log       zerolog.Logger
+	Ready     func(ready bool) // told when claiming begins and ends; may be nil
+}
+
+// Run works until ctx ends, which is nil after everything was let go of, or
+// until the executor is fenced off, which is runs.ErrFenced: call it again to
+// go on under a fresh id.
+func (e *Executor) Run(ctx context.Context) error {
+	id := uuid.New()
+	log := e.Log.With().Stringer("executor_id", id).Logger()
+	if err := e.Store.CheckRiver(ctx); err != nil {
+		return err
+	}
+	if err := e.Store.Register(ctx, runs.ExecutorInfo{ID: id, Machine: e.Config.Machine, Hostname: e.Config.Hostname, Version: e.Config.Version, PID: e.Config.PID}); err != nil {
+		return fmt.Errorf("register: %w", err)
+	}
+	set := newWorkingSet()
+	config := clientConfig(e.Store.Schema(), &worker{id: id, store: e.Store, runner: e.Runner, work: set, log: log}, log)
+	config.ID = id.String()
+	config.FetchCooldown = 10 * time.Millisecond
+	config.Queues = map[string]river.QueueConfig{}
+	for _, q := range e.Config.Queues {
+		config.Queues[q] = river.QueueConfig{MaxWorkers: e.Config.Workers}
+	}
+	client, err := river.NewClient(riverpgxv5.New(e.Store.Pool()), config)
+	if err != nil {
+		return fmt.Errorf("river: %w", err)
+	}
+	// River lives until it is stopped below, in order.
+	if err := client.Start(context.WithoutCancel(ctx)); err != nil {
+		return fmt.Errorf("river: %w", err)
+	}
+	log.Info().Strs("queues", e.Config.Queues).Int("workers", e.Config.Workers).Msg("executor started")
+	e.ready(true)
+
+	alive, die := context.WithCancelCause(ctx)
+	defer die(nil)
+	life := &life{Executor: e, id: id, set: set, log: log}
+	var loops errgroup.Group
+	loops.Go(func() error { die(life.beat(alive)); return nil })
+	loops.Go(func() error { life.holdSession(alive); return nil })
+	loops.Go(func() error { life.watch(alive); return nil })
+	loops.Go(func() error { life.reap(alive); return nil })
+	<-alive.Done()
+	fenced := errors.Is(context.Cause(alive), runs.ErrFenced)
+	e.ready(false)
+	defer loops.Wait()
+
+	cause := runs.ErrDraining
+	if fenced {
+		cause = runs.ErrFenced
+	}
+	log.Info().AnErr("because", cause).Int("runs", len(set.list())).Msg("letting go of everything")
+	set.endAll(cause)
+	stopCtx, stopped := context.WithTimeout(context.WithoutCancel(ctx), e.Config.Grace)
+	defer stopped()
+	if err := client.Stop(stopCtx); err != nil {
+		return fmt.Errorf("some runs could not be let go of within %s; another executor takes them over: %w", e.Config.Grace, err)
+	}
+	if fenced {
+		return runs.ErrFenced
+	}
+	if err := e.Store.Leave(stopCtx, id); err != nil {
+		log.Warn().Err(err).Msg("did not sign off; the others wait for the lease")
+	}
+	log.Info().Msg("executor stopped")
+	return nil
+}
+
+func (e *Executor) ready(ready bool) {
+	if e.Ready != nil {
+		e.Ready(ready)
+	}
+}
+
+// life is what an executor does beside its runs.
+type life struct {
+	*Executor
+	id  uuid.UUID
+	set *workingSet
+	log zerolog.Logger
+}
+
+// beat returns ErrFenced when the executor was judged dead, or must be so
+// soon: it fences itself off before anybody may act on its silence.
+func (l *life) beat(ctx context.Context) error {
+	last := time.Now()
+	for every(ctx, l.Config.Beat) {
+		beatCtx, cancel := context.WithTimeout(ctx, l.Config.Beat)
+		err := l.Store.Beat(beatCtx, l.id)
+		cancel()
+		switch {
+		case err == nil:
+			last = time.Now()
+		case errors.Is(err, runs.ErrFenced):
+			l.log.Error().Msg("judged dead by another executor")
+			return runs.ErrFenced
+		case ctx.Err() == nil && time.Since(last) > l.Config.Lease-2*l.Config.Beat:
+			l.log.Error().Err(err).Msg("no sign of life reaches Postgres")
+			return runs.ErrFenced
+		case ctx.Err() == nil:
+			l.log.Warn().Err(err).Msg("missed a beat")
+		}
+	}
+	return nil
+}
+
+// holdSession keeps one connection with the executor's lock on it: when the
+// process dies, Postgres drops the lock at once, and the others know.
+func (l *life) holdSession(ctx context.Context) {
+	for first := true; first || every(ctx, time.Second); first = false {
+		conn, err := pgx.ConnectConfig(ctx, l.Store.Pool().Config().ConnConfig.Copy())
+		if err != nil {
+			l.log.Warn().Err(err).Msg("no session")
+			continue
+		}
+		if err = l.Store.HoldSession(ctx, conn, l.id); err == nil {
+			for every(ctx, time.Second) {
+				if err = conn.Ping(ctx); err != nil {
+					break
+				}
+			}
+		}
+		closeCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		_ = conn.Close(closeCtx)
+		cancel()
+		if ctx.Err() == nil {
+			l.log.Warn().Err(err).Msg("session lost")
+		}
+	}
+}
+
+// watch looks for cancels that no notification brought and for runs that
+// became somebody else's; and for runs that are ours though we do not work on
+// them.
+func (l *life) watch(ctx context.Context) {
+	missing := map[int64]time.Time{} // job id → since when
+	for every(ctx, l.Config.Watch) {
+		news, err := l.Store.Watch(ctx, l.set.list())
+		if err != nil {
+			continue // beat says what is wrong
+		}
+		for _, n := range news {
+			if n.Fenced {
+				l.set.end(n.RunID, runs.ErrFenced)
+			} else {
+				l.set.end(n.RunID, runs.ErrCancelled)
+			}
+		}
+		l.tidy(ctx, missing)
+	}
+}
+
+// tidy reconciles the runs that this executor owns.
+func (l *life) tidy(ctx context.Context, missing map[int64]time.Time) {
+	owned, err := l.Store.OwnedBy(ctx, l.id)
+	if err != nil {
+		return
+	}
+	seen := map[int64]bool{}
+	for _, o := range owned {
+		working := l.set.has(o.RunID)
+		if !working {
+			since, known := missing[o.JobID]
+			if !known {
+				since = time.Now()
+				missing[o.JobID] = since
+			}
+			seen[o.JobID] = true
+			if time.Since(since) < misplaced {
+				continue
+			}
+		}
+		l.mend(ctx, o, runs.Reconcile(o.State(), o.JobState, true, working))
+	}
+	for job := range missing {
+		if !seen[job] {
+			delete(missing, job)
+		}
+	}
+}
+
+func (l *life) mend(ctx context.Context, o runs.Observed, a runs.Action) {
+	if a == runs.None {
+		return
+	}
+	mended, err := l.Store.Mend(ctx, o, a, l.Config.CrashBudget)
+	switch {
+	case err != nil:
+		l.log.Warn().Err(err).Stringer("run_id", o.RunID).Msg("reconciliation failed; trying again")
+	case mended:
+		l.log.Warn().Stringer("run_id", o.RunID).Str("run", string(o.State())).Str("job", o.JobState).Str("action", string(a)).Msg("reconciled")
+	}
+}
+
+// every waits for d; it is false when ctx ended first.
+func every(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
