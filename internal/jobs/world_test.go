@@ -49,7 +49,7 @@ func (w *world) executor() *jobs.Executor {
 	return &jobs.Executor{
 		Config: config, Store: w.store, Sandboxes: client, Log: log,
 		Runner: &runs.Runner{
-			Store: w.store, Sandboxes: client, Provider: w.fake.Name(), OutputCap: 1 << 20, Log: log,
+			Store: w.store, Sandboxes: client, Provider: w.fake.Name(), Machine: "m1", OutputCap: 1 << 20, Log: log,
 			Now: time.Now, Jitter: func() float64 { return 0.5 },
 		},
 	}

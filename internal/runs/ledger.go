@@ -15,13 +15,17 @@ import (
 // good for it after the run has ended, until somebody claims the run anew: the
 // hosts are released then.
 type hostLedger struct {
-	store *Store
-	run   uuid.UUID
-	epoch int64
+	store   *Store
+	run     uuid.UUID
+	epoch   int64
+	machine string
 }
 
-// Ledger is the ledger of hosts, fenced by the claim.
-func (s *Store) Ledger(c *Claim) sandbox.Ledger { return &hostLedger{s, c.RunID, c.Epoch} }
+// Ledger is the ledger of hosts, fenced by the claim. machine is the
+// executor's: until the provider says better, only it may look for the host.
+func (s *Store) Ledger(c *Claim, machine string) sandbox.Ledger {
+	return &hostLedger{s, c.RunID, c.Epoch, machine}
+}
 
 const entryColumns = `id, key, provider, coalesce(host_id, ''), machine, state`
 
@@ -37,10 +41,10 @@ func (l *hostLedger) Reserve(ctx context.Context, provider string, key sandbox.K
 			WITH run AS (
 			    SELECT id FROM executor.runs WHERE id = $1 AND epoch = $2 FOR SHARE
 			)
-			INSERT INTO executor.sandbox_hosts (run_id, epoch, key, provider)
-			SELECT id, $2, $3, $4 FROM run
+			INSERT INTO executor.sandbox_hosts (run_id, epoch, key, provider, machine)
+			SELECT id, $2, $3, $4, $5 FROM run
 			ON CONFLICT (key) WHERE state <> 'released' DO NOTHING
-			RETURNING `+entryColumns), l.run, l.epoch, key, provider))
+			RETURNING `+entryColumns), l.run, l.epoch, key, provider, l.machine))
 		if !errors.Is(err, pgx.ErrNoRows) {
 			return err
 		}

@@ -32,6 +32,7 @@ type Runner struct {
 	Store     *Store
 	Sandboxes *sandbox.Client
 	Provider  string // of a spec that names none
+	Machine   string // whose local hosts can be reached
 	OutputCap int64  // bytes kept of each stream of a process; half of them its head, half its tail
 	Log       zerolog.Logger
 	Now       func() time.Time
@@ -93,7 +94,7 @@ func (r *Runner) Run(ctx context.Context, c *Claim) (err error) {
 		ctx, cancel = context.WithTimeoutCause(ctx, c.StartedAt.Add(time.Duration(spec.Timeout)).Sub(r.Now()), limit)
 		defer cancel()
 	}
-	x := &execution{Runner: r, claim: c, spec: spec, ledger: r.Store.Ledger(c), log: r.Log.With().Stringer("run_id", c.RunID).Int64("epoch", c.Epoch).Logger()}
+	x := &execution{Runner: r, claim: c, spec: spec, ledger: r.Store.Ledger(c, r.Machine), log: r.Log.With().Stringer("run_id", c.RunID).Int64("epoch", c.Epoch).Logger()}
 	defer x.hangUp()
 	for i, step := range spec.Steps {
 		if c.history.steps[step.Name] == Succeeded {
@@ -119,7 +120,7 @@ func (r *Runner) releaseHostOf(ctx context.Context, c *Claim, key sandbox.Key) {
 	}
 	for _, host := range hosts {
 		if host.Key == key {
-			r.Sandboxes.Release(ctx, r.Store.Ledger(c), host)
+			r.Sandboxes.Release(ctx, r.Store.Ledger(c, r.Machine), host)
 		}
 	}
 }
@@ -134,7 +135,7 @@ func (r *Runner) Release(ctx context.Context, c *Claim, ended bool) {
 		r.Log.Warn().Err(err).Stringer("run_id", c.RunID).Msg("hosts are left to the reaper")
 		return
 	}
-	ledger := r.Store.Ledger(c)
+	ledger := r.Store.Ledger(c, r.Machine)
 	for _, host := range hosts {
 		r.Sandboxes.Release(ctx, ledger, host)
 	}
@@ -162,7 +163,7 @@ func (r *Runner) StopAll(ctx context.Context, c *Claim) error {
 
 // stop stops one process from outside, or deletes its host.
 func (r *Runner) stop(ctx context.Context, c *Claim, l openLaunch, grace time.Duration) error {
-	ledger := r.Store.Ledger(c)
+	ledger := r.Store.Ledger(c, r.Machine)
 	box, err := r.Sandboxes.Attach(ctx, ledger, l.host)
 	if err == nil {
 		defer box.Close()
