@@ -28,6 +28,7 @@ type Config struct {
 	Reap        time.Duration // between two passes of the reaper
 	ReapHosts   time.Duration // between two looks for abandoned hosts
 	HostGrace   time.Duration // after a run's end, before the reaper releases what its worker has not
+	CreateGrace time.Duration // for a create without an answer to show what it made
 	CrashBudget int           // crashes under a run before it is given up
 	Grace       time.Duration // for letting go of everything at the end
 	Machine     string        // which local hosts can be reached
@@ -48,6 +49,7 @@ func DefaultConfig() Config {
 		Reap:        time.Second,
 		ReapHosts:   10 * time.Second,
 		HostGrace:   30 * time.Second,
+		CreateGrace: sandbox.DefaultTimeouts().Create,
 		CrashBudget: 3,
 		Grace:       30 * time.Second,
 	}

@@ -89,7 +89,7 @@ func (l *life) reconcile(ctx context.Context) error {
 // reapHosts deletes hosts that no run needs and that this machine can reach.
 func (l *life) reapHosts(ctx context.Context) {
 	err := l.Store.Exclusively(ctx, "reaper.hosts."+l.Config.Machine, func(ctx context.Context) error {
-		hosts, err := l.Store.AbandonedHosts(ctx, l.Config.Machine, l.Config.HostGrace, sandbox.DefaultTimeouts().Create)
+		hosts, err := l.Store.AbandonedHosts(ctx, l.Config.Machine, l.Config.HostGrace, l.Config.CreateGrace)
 		if err != nil {
 			return err
 		}

@@ -45,7 +45,7 @@ func (w *world) executor() *jobs.Executor {
 	config.Machine = "m1"
 	config.Grace = 10 * time.Second
 	config.ReapHosts = time.Second
-	config.HostGrace = 0
+	config.HostGrace, config.CreateGrace = 0, 0
 	return &jobs.Executor{
 		Config: config, Store: w.store, Sandboxes: client, Log: log,
 		Runner: &runs.Runner{
