@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 )
 
@@ -77,7 +78,7 @@ func searchIn(t *testing.T, cache string) *search {
 	t.Helper()
 	as, err := accountFor(cache)
 	check(t, err)
-	return &search{as: as, path: "/usr/bin:/bin", usual: []string{"/no/such/dir"}, cache: cache}
+	return &search{as: as, path: "/no/such/bin", usual: []string{"/no/such/dir"}, cache: cache}
 }
 
 // Eight processes find an empty cache, and what one left that was killed while it unpacked.
@@ -155,7 +156,7 @@ func TestDownloadEndsWithItsContext(t *testing.T) {
 	lock, err := os.Open(filepath.Join(cache, "unpack.lock"))
 	check(t, err)
 	defer func() { _ = lock.Close() }()
-	check(t, waitLock(t.Context(), lock, 2))
+	check(t, waitLock(t.Context(), lock, syscall.LOCK_EX))
 }
 
 // A cache that the account cannot reach would be of no use.

@@ -2,6 +2,7 @@ package embeddedpg
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -33,7 +34,12 @@ func (h home) openLog() (*os.File, error) {
 	return os.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 }
 
-// logTail returns the end of the log, for an error: of our own server's lines if we have started one.
+// withLog adds the end of the log to an error.
+func (s *Server) withLog(err error) error {
+	return fmt.Errorf("%w; %s says:\n%s", err, s.home.path(logName), s.logTail())
+}
+
+// logTail returns the end of the log; of our own server's lines, if we have started one.
 func (s *Server) logTail() string {
 	file, err := os.Open(s.home.path(logName))
 	if err != nil {

@@ -1,6 +1,7 @@
 package embeddedpg
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -85,6 +86,25 @@ func TestServerThatWasKilledIsStartedAgain(t *testing.T) {
 	equal(t, "data", query(t, s.URL(), "SELECT n FROM kept"), "1")
 }
 
+// initdb outlives a process that is killed while it runs, and goes on writing. The next start has its own.
+func TestProcessThatIsKilledInInitdb(t *testing.T) {
+	t.Parallel()
+	dir := newHome(t)
+	killed := newProcess(t, dir)
+	for {
+		begun, err := filepath.Glob(filepath.Join(dir, "init-*", "PG_VERSION"))
+		check(t, err)
+		if len(begun) > 0 {
+			break
+		}
+		check(t, pause(t.Context()))
+	}
+	killed.kill(t)
+	s := start(t, config(t, dir))
+	equal(t, "joined", s.Joined(), false)
+	equal(t, "answer", query(t, s.URL(), "SELECT 1"), "1")
+}
+
 // The starter's server dies and another user starts it again: the starter has to stop that one.
 func TestStopFindsTheServerOfTheDay(t *testing.T) {
 	t.Parallel()
@@ -148,6 +168,17 @@ func TestDeletedHome(t *testing.T) {
 	stop(t, old)
 	equal(t, "answer", query(t, s.URL(), "SELECT 1"), "1")
 	equal(t, "joined", start(t, config(t, dir)).Joined(), true)
+}
+
+// pgx reads some variables whatever the URL says. What it cannot make sense of must not be waited for.
+func TestEnvironmentThatPgxRefuses(t *testing.T) {
+	t.Parallel()
+	dir := newCluster(t)
+	p := newProcess(t, dir, "PGSERVICE=none", "PGSERVICEFILE=/no/such/file")
+	var e event
+	check(t, p.events.Decode(&e))
+	wantError(t, errors.New(e.Err), dir, "/no/such/file")
+	equal(t, "running", running(t, dir), false)
 }
 
 func postmasterPID(t *testing.T, dir string) int {

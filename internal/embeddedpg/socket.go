@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"regexp"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -90,7 +91,7 @@ func (h home) url(database string) string {
 	return u.String()
 }
 
-// probe connects and asks for an answer. A *pgconn.PgError in its error is an answer too: the server lives.
+// probe connects and asks for an answer. See isAnswer and mayPass for its error.
 func probe(ctx context.Context, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, probeLimit)
 	defer cancel()
@@ -102,17 +103,23 @@ func probe(ctx context.Context, url string) error {
 	return conn.Ping(ctx)
 }
 
-// mayPass tells whether a server that answers a probe with err may answer better later: it is starting, recovering,
-// shutting down, or not listening yet.
-func mayPass(err error) bool {
+// isAnswer tells whether a probe's error comes from the server: it lives, but does not serve us.
+func isAnswer(err error) bool {
 	var answer *pgconn.PgError
-	return !errors.As(err, &answer) || isBusy(err) || answer.Code == "53300" // too_many_connections
+	return errors.As(err, &answer)
 }
 
-// isBusy tells whether err is the answer of a server that starts, recovers or shuts down: SQLSTATE class 57.
-func isBusy(err error) bool {
+// mayPass tells whether a probe that failed with err may succeed later.
+func mayPass(err error) bool {
 	var answer *pgconn.PgError
-	return errors.As(err, &answer) && answer.Code[:2] == "57"
+	var ours *pgconn.ParseConfigError // pgx reads PGSERVICE and the like, whatever the URL says
+	switch {
+	case errors.As(err, &answer):
+		// Class 57: starting, recovering, shutting down. 53300: all connections are in use.
+		return strings.HasPrefix(answer.Code, "57") || answer.Code == "53300"
+	default:
+		return !errors.As(err, &ours)
+	}
 }
 
 // ensureDatabase creates the database that the URL names.

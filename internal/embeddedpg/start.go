@@ -6,6 +6,15 @@ import (
 	"fmt"
 	"os"
 	"syscall"
+	"time"
+)
+
+const (
+	// silenceLimit is how long a server may live without answering at all. One that recovers does answer.
+	silenceLimit = time.Minute
+
+	// tellAfter is the wait that a person should be told of.
+	tellAfter = 3 * time.Second
 )
 
 // child is a server that this process has started.
@@ -17,19 +26,21 @@ type child struct {
 
 // bringUp returns when the server answers. The caller holds start.lock.
 func (s *Server) bringUp(ctx context.Context, cfg Config) error {
-	told := false
+	begin := time.Now()
+	heard, told := begin, false
 	for {
 		dead, err := tryLock(s.locks.server, syscall.LOCK_EX)
 		if err != nil {
 			return err
 		}
 		if dead && s.child != nil {
-			return fmt.Errorf("the server ended before it answered; %s says:\n%s", s.home.path(logName), s.logTail())
+			return s.withLog(errors.New("the server ended before it answered"))
 		}
 		if dead {
 			if err := s.launch(ctx, cfg); err != nil {
 				return err
 			}
+			heard = time.Now()
 			continue
 		}
 		err = probe(ctx, s.home.url(adminDatabase))
@@ -40,13 +51,19 @@ func (s *Server) bringUp(ctx context.Context, cfg Config) error {
 		if !mayPass(err) {
 			return err
 		}
-		if isBusy(err) && !told {
+		if isAnswer(err) {
+			heard = time.Now()
+		}
+		if time.Since(heard) > silenceLimit {
+			return s.withLog(fmt.Errorf("%s is held by a server that has not answered for %s: %w",
+				s.home.path(serverLock), silenceLimit, err))
+		}
+		if !told && (isAnswer(err) || time.Since(begin) > tellAfter) {
 			told = true
 			s.log.Info().Err(err).Msg("private Postgres is not ready yet, waiting for it")
 		}
 		if cause := pause(ctx); cause != nil {
-			return fmt.Errorf("the server does not answer (%w): %w; %s says:\n%s",
-				cause, err, s.home.path(logName), s.logTail())
+			return s.withLog(fmt.Errorf("the server does not answer (%w): %w", cause, err))
 		}
 	}
 }

@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // shutdown stops the server, whoever started it. The caller holds start.lock.
@@ -86,9 +84,8 @@ func (s *Server) postmaster(ctx context.Context) (*os.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	var answer *pgconn.PgError
 	err = probe(context.WithoutCancel(ctx), s.home.url(adminDatabase))
-	if err != nil && !errors.As(err, &answer) {
+	if err != nil && !isAnswer(err) {
 		return nil, fmt.Errorf("the server does not answer and is left running, pid %d perhaps: %w", pid, err)
 	}
 	return process, nil

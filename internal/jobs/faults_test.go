@@ -33,11 +33,7 @@ func TestProvisioningRecovers(t *testing.T) {
 			w.fake.OnCreate(unavailable(), faults.New(faults.SandboxProvisioning, "create", nil))
 			w.start(w.executor())
 			id := w.enqueue(`{"sandbox": "` + mode + `", "steps": [{"name": "a", "shell": "true"}]}`)
-			for range 2 {
-				w.await(id, state{runs.BackingOff, "", "scheduled"})
-				w.skipWait(id)
-				w.eventually(func() bool { return w.state(id).Status != runs.BackingOff }, func() any { return w.state(id) }, "a new attempt")
-			}
+			w.skipWaits(id, 2)
 			w.await(id, state{runs.Succeeded, "", "completed"})
 			want := []attempt{
 				{"a", "", "failed", "sandbox_provisioning", minute},
@@ -66,11 +62,7 @@ func TestProvisioningIsGivenUp(t *testing.T) {
 	w.fake.OnCreate(unavailable(), unavailable(), unavailable())
 	w.start(w.executor())
 	id := w.enqueue(`{"steps": [{"name": "a", "shell": "true"}]}`)
-	for range 2 {
-		w.await(id, state{runs.BackingOff, "", "scheduled"})
-		w.skipWait(id)
-		w.eventually(func() bool { return w.state(id).Status != runs.BackingOff }, func() any { return w.state(id) }, "a new attempt")
-	}
+	w.skipWaits(id, 2)
 	w.await(id, state{runs.Failed, "sandbox_provisioning", "discarded"})
 	want := []attempt{
 		{"a", "", "failed", "sandbox_provisioning", minute},
@@ -281,4 +273,3 @@ func TestADroppedConnectionIsPickedUp(t *testing.T) {
 	}
 	w.clean()
 }
-

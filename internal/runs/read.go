@@ -100,11 +100,27 @@ func (s *Store) Summary(ctx context.Context, id uuid.UUID) (Summary, error) {
 	return r, err
 }
 
+// Submit enqueues a run in a transaction of its own and returns it, and whether
+// it is new: not so where the key had named it before. Errors are Enqueue's.
+func (s *Store) Submit(ctx context.Context, spec Spec, o Options) (r Summary, fresh bool, err error) {
+	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		id, err := s.Enqueue(ctx, tx, spec, o)
+		if err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, s.q(`
+			SELECT `+summaryColumns+`, run.xmin = pg_current_xact_id()::xid
+			FROM executor.runs AS run WHERE run.id = $1`), id).Scan(append(r.columns(), &fresh)...)
+	})
+	return r, fresh, err
+}
+
 // Filter says which runs List returns. Zero values do not filter.
 type Filter struct {
 	Status      Status
 	FailureCode string
 	Before      time.Time // created before; for the next page
+	BeforeID    uuid.UUID // of those created at Before: behind this one, as runs of one transaction are
 	Limit       int       // at most; 0 is 50
 }
 
@@ -117,8 +133,9 @@ func (s *Store) List(ctx context.Context, f Filter) ([]Summary, error) {
 		SELECT `+summaryColumns+`
 		FROM executor.runs AS run
 		WHERE ($1 = '' OR run.status = $1) AND ($2 = '' OR run.failure_code = $2)
-		  AND ($3::timestamptz IS NULL OR run.created_at < $3)
-		ORDER BY run.created_at DESC, run.id LIMIT $4`), string(f.Status), f.FailureCode, timeOrNull(f.Before), f.Limit)
+		  AND ($3::timestamptz IS NULL OR run.created_at < $3
+		       OR (run.created_at = $3 AND run.id > $5 AND $5 <> '00000000-0000-0000-0000-000000000000'))
+		ORDER BY run.created_at DESC, run.id LIMIT $4`), string(f.Status), f.FailureCode, timeOrNull(f.Before), f.Limit, f.BeforeID)
 	if err != nil {
 		return nil, err
 	}

@@ -29,7 +29,7 @@ func (s *Store) beginAttempt(ctx context.Context, c *Claim, p place, n int) erro
 		s.queueFence(b, c)
 		b.Queue(s.q(`
 			INSERT INTO executor.run_steps (run_id, name, position) VALUES ($1, $2, $3)
-			ON CONFLICT (run_id, name) DO NOTHING`), c.RunID, p.step, p.position)
+			ON CONFLICT DO NOTHING`), c.RunID, p.step, p.position)
 		b.Queue(s.q(`
 			INSERT INTO executor.run_attempts (run_id, step, member, n, round, epoch, executor_id)
 			VALUES ($1, $2, $3, $4, $5, $6, $7)

@@ -141,7 +141,7 @@ func (c *conn) follow(ctx context.Context, launch sandbox.Launch, from sandbox.O
 	case <-p.until():
 	case <-p.stopped:
 	case <-c.host.gone:
-		return sandbox.Exit{}, faults.Errorf(faults.SandboxLost, "the host of %s is gone", launch.Name())
+		return sandbox.Exit{}, faults.Errorf(faults.SandboxNotFound, "the host of %s is gone", launch.Name())
 	case <-c.closed:
 		return sandbox.Exit{}, faults.New(faults.SandboxUnavailable, "follow process", errClosed)
 	case <-ctx.Done():

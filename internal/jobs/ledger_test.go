@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"executor/internal/runs"
 )
 
 // attempt is a row of the ledger of attempts.
@@ -39,6 +41,16 @@ func (w *world) skipWait(id uuid.UUID) {
 	w.t.Helper()
 	if _, err := w.river.JobRetry(context.Background(), w.job(id)); err != nil {
 		w.t.Fatal(err)
+	}
+}
+
+// skipWaits lets a run fail n times without its waits.
+func (w *world) skipWaits(id uuid.UUID, n int) {
+	w.t.Helper()
+	for i := range n {
+		w.eventually(func() bool { return len(w.attempts(id)) == i+1 && w.attempts(id)[i].Outcome == "failed" }, func() any { return w.attempts(id) }, i+1)
+		w.await(id, state{runs.BackingOff, "", "scheduled"})
+		w.skipWait(id)
 	}
 }
 

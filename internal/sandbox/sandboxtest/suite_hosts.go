@@ -1,0 +1,161 @@
+package sandboxtest
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+
+	"executor/internal/faults"
+	"executor/internal/sandbox"
+)
+
+var hostTests = map[string]func(*testing.T, Subject){
+	"one key is one host": func(t *testing.T, s Subject) {
+		b := newBox(t, s)
+		b.sh("echo mine >file")
+		again, err := s.Open(t).Create(b.soon(), sandbox.HostSpec{Key: b.host.Key, RunID: t.Name()})
+		if err != nil || again != b.host {
+			t.Fatalf("created again: %+v, %v, want %+v", again, err, b.host)
+		}
+		if got := b.again().sh("cat file"); got != "mine\n" {
+			t.Errorf("the adopted host holds %q", got)
+		}
+	},
+	"one key is one host, at the same time": func(t *testing.T, s Subject) {
+		spec := sandbox.HostSpec{Key: newKey(), RunID: t.Name()}
+		hosts := make([]sandbox.Host, 8)
+		var wg sync.WaitGroup
+		for i := range hosts {
+			provider := s.Open(t)
+			wg.Go(func() {
+				host, err := provider.Create(soon(t), spec)
+				if err != nil {
+					t.Error("create:", err)
+				}
+				hosts[i] = host
+			})
+		}
+		wg.Wait()
+		for _, h := range hosts {
+			if h != hosts[0] || h.ID == "" || h.Key != spec.Key {
+				t.Errorf("got %+v and %+v", h, hosts[0])
+			}
+		}
+		if err := s.Open(t).Delete(soon(t), hosts[0].ID); err != nil {
+			t.Error("delete:", err)
+		}
+	},
+	"keys are hosts of their own": func(t *testing.T, s Subject) {
+		a, b := newBox(t, s), newBox(t, s)
+		if a.host.ID == b.host.ID {
+			t.Fatal("two keys, one host")
+		}
+		a.sh("echo secret >file; echo secret >$HOME/file; echo secret >$TMPDIR/file")
+		for _, dir := range strings.Fields(a.sh("pwd; echo $HOME")) {
+			if r := b.exec(shell("cat file $HOME/file $TMPDIR/file " + dir + "/file")); r.out != "" && !s.SharedFiles {
+				t.Errorf("one host reads the other's files: %q", r.out)
+			}
+		}
+		if out := b.sh("ls -A; ls -A $HOME"); out != "" {
+			t.Errorf("a new host is not empty: %q", out)
+		}
+	},
+	"found and listed until deleted": func(t *testing.T, s Subject) {
+		b := newBox(t, s)
+		got, err := b.provider.Get(b.soon(), b.host.ID)
+		if err != nil || got != b.host || got.Provider != b.provider.Name() {
+			t.Errorf("got %+v, %v, want %+v", got, err, b.host)
+		}
+		if !listed(t, b.soon(), b.provider, b.host.ID) {
+			t.Error("a live host is not listed")
+		}
+		for range 2 {
+			if err := b.provider.Delete(b.soon(), b.host.ID); err != nil {
+				t.Fatal("delete:", err)
+			}
+		}
+		_, err = b.provider.Get(b.soon(), b.host.ID)
+		is(t, err, faults.SandboxNotFound)
+		_, err = b.provider.Dial(b.soon(), b.host)
+		if err == nil { // a provider may find out later
+			_, err = b.conn.Exec(b.soon(), shell("true"), sandbox.Stdio{})
+		}
+		is(t, err, faults.SandboxNotFound)
+	},
+	"a deleted key starts anew": func(t *testing.T, s Subject) {
+		b := newBox(t, s)
+		b.sh("mkdir -p dir/sub; echo old >dir/sub/file; chmod -R a-w dir")
+		if err := b.provider.Delete(b.soon(), b.host.ID); err != nil {
+			t.Fatal("delete:", err)
+		}
+		host, err := b.provider.Create(b.soon(), sandbox.HostSpec{Key: b.host.Key, RunID: t.Name()})
+		if err != nil {
+			t.Fatal("create:", err)
+		}
+		b.host = host
+		t.Cleanup(func() { _ = b.provider.Delete(context.Background(), host.ID) })
+		b.dial(b.provider)
+		if out := b.sh("ls"); out != "" {
+			t.Errorf("the new host holds %q", out)
+		}
+	},
+	"unknown hosts": func(t *testing.T, s Subject) {
+		p := s.Open(t)
+		for _, id := range []string{"nothing", "", "../..", "/etc", "00000000000000000000000000000000"} {
+			_, err := p.Get(soon(t), id)
+			is(t, err, faults.SandboxNotFound)
+			if err := p.Delete(soon(t), id); err != nil {
+				t.Errorf("delete %q: %v", id, err)
+			}
+		}
+	},
+	"deleted under a running process": func(t *testing.T, s Subject) {
+		b := newBox(t, s)
+		b.start(1, shell("trap '' TERM; setsid sleep 300 & echo ready; wait"))
+		f := b.follow(1, sandbox.Offsets{})
+		f.until("ready")
+		if err := b.provider.Delete(b.soon(), b.host.ID); err != nil {
+			t.Fatal("delete:", err)
+		}
+		promptly(t, "the end of Follow", func() { <-f.done })
+		is(t, f.err, faults.SandboxNotFound)
+
+		_, err := b.conn.Start(b.soon(), b.launch(2), shell("true"))
+		is(t, err, faults.SandboxNotFound)
+		_, err = b.conn.Exec(b.soon(), shell("true"), sandbox.Stdio{})
+		is(t, err, faults.SandboxNotFound)
+		is(t, b.conn.Upload(b.soon(), "file", 0o600, strings.NewReader("")), faults.SandboxNotFound)
+		_, err = b.conn.Download(b.soon(), "file")
+		is(t, err, faults.SandboxNotFound)
+		if err := b.conn.Stop(b.soon(), b.launch(1), 0); err != nil && !errors.Is(err, faults.SandboxNotFound) {
+			t.Error("stop:", err)
+		}
+	},
+	"a context that is done": func(t *testing.T, s Subject) {
+		b := newBox(t, s)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		ops := map[string]func() error{
+			"create": func() error {
+				_, err := b.provider.Create(ctx, sandbox.HostSpec{Key: b.host.Key, RunID: t.Name()})
+				return err
+			},
+			"get":    func() error { _, err := b.provider.Get(ctx, b.host.ID); return err },
+			"list":   func() error { _, err := b.provider.List(ctx); return err },
+			"exec":   func() error { _, err := b.conn.Exec(ctx, shell("true"), sandbox.Stdio{}); return err },
+			"upload": func() error { return b.conn.Upload(ctx, "file", 0o600, strings.NewReader("x")) },
+		}
+		for name, op := range ops {
+			promptly(t, name, func() {
+				if err := op(); err == nil {
+					t.Errorf("%s succeeded", name)
+				}
+			})
+		}
+		if out := b.sh("ls"); out != "" {
+			t.Errorf("and left %q", out)
+		}
+	},
+}
