@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -113,6 +114,36 @@ func (s *Store) Submit(ctx context.Context, spec Spec, o Options) (r Summary, fr
 			FROM executor.runs AS run WHERE run.id = $1`), id).Scan(append(r.columns(), &fresh)...)
 	})
 	return r, fresh, err
+}
+
+// ErrAmbiguous: more than one run's id begins like this.
+var ErrAmbiguous = errors.New("several runs begin like this; give more of the id")
+
+// Resolve finds the run that an id, or the first four or more characters of
+// one, names. The error is ErrNotFound or ErrAmbiguous, or one of Postgres.
+func (s *Store) Resolve(ctx context.Context, prefix string) (uuid.UUID, error) {
+	if id, err := uuid.Parse(prefix); err == nil {
+		return id, nil
+	}
+	hex := strings.ToLower(strings.ReplaceAll(prefix, "-", ""))
+	if len(hex) < 4 || len(hex) > 32 || strings.Trim(hex, "0123456789abcdef") != "" {
+		return uuid.Nil, ErrNotFound
+	}
+	rows, err := s.pool.Query(ctx, s.q(`SELECT id FROM executor.runs WHERE id BETWEEN $1::uuid AND $2::uuid LIMIT 2`),
+		hex+strings.Repeat("0", 32-len(hex)), hex+strings.Repeat("f", 32-len(hex)))
+	if err != nil {
+		return uuid.Nil, err
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	switch {
+	case err != nil:
+		return uuid.Nil, err
+	case len(ids) == 0:
+		return uuid.Nil, ErrNotFound
+	case len(ids) > 1:
+		return uuid.Nil, ErrAmbiguous
+	}
+	return ids[0], nil
 }
 
 // Filter says which runs List returns. Zero values do not filter.

@@ -130,11 +130,13 @@ func (f *File) Bytes() ([]byte, error) {
 // Duration is a time.Duration that reads and writes as "1h30m" in JSON.
 type Duration time.Duration
 
+const durationForm = `a duration such as "90s" or "1h30m"`
+
 // UnmarshalText reads Go's notation for durations.
 func (d *Duration) UnmarshalText(text []byte) error {
 	v, err := time.ParseDuration(string(text))
 	if err != nil {
-		return fmt.Errorf(`expected a duration such as "90s" or "1h30m", got %q`, clip(string(text), 40))
+		return fmt.Errorf("expected %s, got %q", durationForm, clip(string(text), 40))
 	}
 	*d = Duration(v)
 	return nil

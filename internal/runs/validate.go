@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
@@ -77,6 +78,8 @@ func problemOf(err error) Problem {
 		switch {
 		case errors.Is(err, json.ErrUnknownName):
 			p.Message = "there is no such field"
+		case semantic.GoType == reflect.TypeFor[Duration]() && semantic.JSONKind != '"':
+			p.Message = "expected " + durationForm
 		case semantic.Err != nil:
 			p.Message = semantic.Err.Error()
 		case semantic.GoType != nil:
