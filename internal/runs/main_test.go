@@ -4,7 +4,11 @@ import (
 	"os"
 	"testing"
 
+	"executor/internal/runs"
 	"executor/internal/runs/runstest"
 )
 
-func TestMain(m *testing.M) { os.Exit(runstest.Main(m)) }
+func TestMain(m *testing.M) {
+	runs.URLForTests = runstest.URL
+	os.Exit(runstest.Main(m))
+}

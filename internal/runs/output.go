@@ -1,7 +1,6 @@
 package runs
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"time"
@@ -82,20 +81,28 @@ func (s *Store) Output(ctx context.Context, run uuid.UUID, after int64, limit in
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[Chunk])
 }
 
-// storedTail is the last limit bytes that are stored of a stream.
+// storedTail is what is stored without a gap of a stream's last limit bytes.
 func (s *Store) storedTail(ctx context.Context, c *Claim, p place, launch int, stream sandbox.Stream, limit int64) ([]byte, error) {
 	var tail []byte
 	err := s.persist(ctx, "read output", func(ctx context.Context) error {
 		rows, err := s.pool.Query(ctx, s.q(`
-			SELECT data FROM executor.run_output AS o
+			SELECT o.pos, o.data FROM executor.run_output AS o
 			JOIN executor.run_streams AS st USING (run_id, step, member, launch, stream)
 			WHERE (o.run_id, o.step, o.member, o.launch, o.stream) = ($1, $2, $3, $4, $5) AND o.pos >= st.length - $6
 			ORDER BY o.pos`), c.RunID, p.step, p.member, launch, stream, limit)
 		if err != nil {
 			return err
 		}
-		pieces, err := pgx.CollectRows(rows, pgx.RowTo[[]byte])
-		tail = bytes.Join(pieces, nil)
+		var pos, end int64
+		var data []byte
+		tail = nil
+		_, err = pgx.ForEachRow(rows, []any{&pos, &data}, func() error {
+			if pos != end {
+				tail = nil
+			}
+			tail, end = append(tail, data...), pos+int64(len(data))
+			return nil
+		})
 		return err
 	})
 	return tail, err
