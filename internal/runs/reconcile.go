@@ -23,11 +23,13 @@ const (
 	RunOwned      RunState = "running"     // an executor works on it
 	RunReleased   RunState = "handed over" // running, and waiting for the next executor
 	RunBackingOff RunState = "backing_off"
-	RunFinished   RunState = "finished" // succeeded, failed or cancelled
+	RunSucceeded  RunState = "succeeded"
+	RunFailed     RunState = "failed"
+	RunCancelled  RunState = "cancelled"
 )
 
 // RunStates lists every RunState.
-var RunStates = []RunState{RunQueued, RunOwned, RunReleased, RunBackingOff, RunFinished}
+var RunStates = []RunState{RunQueued, RunOwned, RunReleased, RunBackingOff, RunSucceeded, RunFailed, RunCancelled}
 
 // JobStates lists the states of River's jobs, and "missing".
 var JobStates = []string{"missing", "available", "scheduled", "retryable", "pending", "running", "completed", "discarded", "cancelled"}
@@ -43,12 +45,14 @@ const (
 	Wait     Action = "re-key, scheduled"            // until retry_at
 	Cancel   Action = "cancelled"                    // at once, or by the next executor where a process must be stopped first
 	Orphan   Action = "failed, orphaned"
+	Restate  Action = "job says the same" // a late write of River's, or an operator's cancel of a retry, ended it otherwise
 )
 
 // Reconcile is the table. The owner is the executor that works on the run, or
 // that River gave the job to; working says that the run is in its working set.
 func Reconcile(run RunState, job string, alive, working bool) Action {
 	worked := alive && working
+	finished := Status(run).Terminal()
 	switch job {
 	case "running":
 		switch {
@@ -66,20 +70,22 @@ func Reconcile(run RunState, job string, alive, working bool) Action {
 			return Keep
 		case run == RunOwned && !alive:
 			return Charge
-		case run == RunOwned || job == "pending" && run != RunFinished:
+		case run == RunOwned || job == "pending" && !finished:
 			return HandBack
 		}
 		return None
 	case "missing":
-		if run == RunFinished || run == RunOwned && worked {
+		if finished || run == RunOwned && worked {
 			return None
 		}
 		return Orphan
 	}
 	// River, or somebody else, ended the job.
 	switch {
-	case run == RunFinished:
+	case finished && job == jobStateOf(Status(run)):
 		return None
+	case finished:
+		return Restate
 	case run == RunOwned && worked && job == "cancelled":
 		return None // its worker hears of it
 	case run == RunOwned && worked:
@@ -112,7 +118,7 @@ type Observed struct {
 func (o *Observed) State() RunState {
 	switch {
 	case o.Status.Terminal():
-		return RunFinished
+		return RunState(o.Status)
 	case o.Status == Running && o.ExecutorID != nil:
 		return RunOwned
 	case o.Status == Running:
@@ -145,6 +151,9 @@ func (s *Store) Disagreements(ctx context.Context) ([]Observed, error) {
 		  AND `+dead+`
 		UNION ALL`+observe+`
 		WHERE run.finished_at IS NOT NULL AND job.state = 'running' AND `+dead+`
+		UNION ALL`+observe+`
+		WHERE job.finalized_at > now() - interval '1 hour' AND run.finished_at IS NOT NULL
+		  AND job.state <> CASE run.status WHEN 'succeeded' THEN 'completed' WHEN 'failed' THEN 'discarded' ELSE 'cancelled' END::executor.river_job_state
 		LIMIT 1000`))
 	if err != nil {
 		return nil, err
@@ -183,6 +192,8 @@ func (s *Store) Mend(ctx context.Context, o Observed, a Action, crashBudget int)
 		return s.mendByCancel(ctx, o, k)
 	case Orphan:
 		return s.mendByEnd(ctx, o, faults.Orphaned, "the run's job is "+o.JobState+" though the run has not ended")
+	case Restate:
+		return s.restate(ctx, o)
 	default:
 		return false, nil
 	}

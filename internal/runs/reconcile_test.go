@@ -28,15 +28,13 @@ func (c cell) String() string {
 func cells() []cell {
 	var all []cell
 	for _, run := range runs.RunStates {
-		statuses := map[runs.RunState][]runs.Status{
-			runs.RunQueued: {runs.Queued}, runs.RunOwned: {runs.Running}, runs.RunReleased: {runs.Running},
-			runs.RunBackingOff: {runs.BackingOff}, runs.RunFinished: {runs.Succeeded, runs.Failed, runs.Cancelled},
-		}[run]
-		for _, status := range statuses {
-			for _, job := range runs.JobStates {
-				for _, o := range [][2]bool{{true, true}, {true, false}, {false, false}} {
-					all = append(all, cell{run, status, job, o[0], o[1]})
-				}
+		status := runs.Status(run)
+		if run == runs.RunReleased {
+			status = runs.Running
+		}
+		for _, job := range runs.JobStates {
+			for _, o := range [][2]bool{{true, true}, {true, false}, {false, false}} {
+				all = append(all, cell{run, status, job, o[0], o[1]})
 			}
 		}
 	}
@@ -93,7 +91,7 @@ func TestEveryCellOfReconciliation(t *testing.T) {
 			t.Errorf("%s: %q a second time: %v, %v", c, want, again, err)
 		}
 	}
-	for _, a := range []runs.Action{runs.None, runs.Keep, runs.HandBack, runs.Charge, runs.Wait, runs.Cancel, runs.Orphan} {
+	for _, a := range []runs.Action{runs.None, runs.Keep, runs.HandBack, runs.Charge, runs.Wait, runs.Cancel, runs.Orphan, runs.Restate} {
 		if !seen[a] {
 			t.Errorf("no cell leads to %q", a)
 		}
@@ -162,6 +160,8 @@ func checkAgreement(t *testing.T, store *runs.Store, id uuid.UUID, c cell, a run
 		wantJob = "scheduled"
 	case runs.Cancel:
 		wantStatus, wantJob = runs.Cancelled, "cancelled"
+	case runs.Restate:
+		wantJob = map[runs.Status]string{runs.Succeeded: "completed", runs.Failed: "discarded", runs.Cancelled: "cancelled"}[c.status]
 	case runs.Orphan:
 		wantStatus = runs.Failed
 		if c.job != "missing" {

@@ -201,3 +201,14 @@ func (s *Store) endUnowned(ctx context.Context, db DB, o Observed, to Status, co
 		o.RunID, o.Epoch, o.JobID, to, code, message, o.Status, o.ExecutorID, jobStateOf(to), jobError(to, code, message)).Scan(&ended)
 	return ended, err
 }
+
+// restate gives the job of a finished run the final state that says the same.
+func (s *Store) restate(ctx context.Context, o Observed) (bool, error) {
+	tag, err := s.pool.Exec(ctx, s.q(`
+		UPDATE executor.river_job AS job SET state = $4::text::executor.river_job_state
+		FROM executor.runs AS run
+		WHERE run.id = $1 AND run.status = $2 AND run.job_id = $3 AND job.id = run.job_id
+		  AND job.finalized_at IS NOT NULL AND job.state <> $4::text::executor.river_job_state`),
+		o.RunID, o.Status, o.JobID, jobStateOf(o.Status))
+	return tag.RowsAffected() > 0, err
+}
