@@ -104,7 +104,7 @@ func (h home) clearStale() (removed bool, err error) {
 		pid, err := strconv.Atoi(lines[0])
 		if err != nil || !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
 			// Somebody may have started the cluster by hand: his server is not in server.lock, and listens elsewhere.
-			if listens(filepath.Join(lines[4], ".s.PGSQL."+lines[3])) {
+			if listens(filepath.Join(h.fromData(lines[4]), ".s.PGSQL."+lines[3])) {
 				return false, fmt.Errorf("a server that Executor did not start runs on this cluster, pid %d: "+
 					"stop it (pg_ctl -D %s stop)", pid, h.path(dataName))
 			}
@@ -125,8 +125,16 @@ func (h home) clearStale() (removed bool, err error) {
 	return removed, nil
 }
 
+// fromData resolves a path the way the server does, whose directory is the cluster.
+func (h home) fromData(path string) string {
+	if filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(h.path(dataName), path)
+}
+
 func listens(socket string) bool {
-	conn, err := net.Dial("unix", socket)
+	conn, err := net.DialTimeout("unix", socket, probeLimit)
 	if err != nil {
 		return false
 	}

@@ -50,12 +50,15 @@
 // # As root
 //
 // Postgres refuses to run as root. Root runs it as the user "postgres", or "nobody" when there is none; the home
-// stays root's (mode 0710, the user's group), data and run are that user's. The user has to be able to reach them:
-// where a directory above the home is closed to him, as /root is, the home is /var/lib/executor/postgres-KEY
-// instead. Server.Dir tells where it is.
+// stays root's (mode 0710, the user's group), data and run are that user's. Only root may connect, but other programs
+// of that user can read the cluster's files.
+//
+// The user has to be able to reach the home. Where a directory above it is closed to him, as /root is, the home is
+// /var/lib/executor/postgres-KEY instead; the log says so and Server.Dir tells where it is.
 //
 // # Which Postgres
 //
-// The newest version, 14 or later, among the usual directories; failing these the one pg_config or the PATH names; failing
-// these one downloaded into Config.CacheDir. A cluster that exists is only ever run with its own major version.
+// The newest version, 14 or later, among the usual directories; failing these the one that pg_config or the PATH
+// names; failing these one downloaded into Config.CacheDir. A cluster that exists is only ever run with its own major
+// version.
 package embeddedpg

@@ -63,8 +63,8 @@ func TestServerIsPrivateAndKeepsItsData(t *testing.T) {
 func TestAnyPathWillDo(t *testing.T) {
 	t.Parallel()
 	for name, below := range map[string]string{
-		"90 bytes":   strings.Repeat("d", 90),
-		"200 bytes":  strings.Repeat("d", 100) + "/" + strings.Repeat("e", 100),
+		"long":       strings.Repeat("d", 70),
+		"longer":     strings.Repeat("d", 100) + "/" + strings.Repeat("e", 100),
 		"characters": `a b,c%2Fd"e'f[g]*?#&=ü\h`,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -86,20 +86,30 @@ func TestAnyPathWillDo(t *testing.T) {
 	}
 }
 
-// In /tmp somebody else may have made the directory first.
-func TestSocketDirectoryOfSomebodyElseIsRefused(t *testing.T) {
+// In /tmp somebody else may have made the directory first, or have opened it.
+func TestSocketDirectoryThatIsNotSafeIsRefused(t *testing.T) {
 	t.Parallel()
-	dir := newHome(t) + strings.Repeat("d", 90)
-	as, err := accountFor(dir)
+	dir := newCluster(t)
+	long := filepath.Join(filepath.Dir(dir), strings.Repeat("d", 90))
+	check(t, os.Rename(dir, long))
+	as, err := accountFor(long)
 	check(t, err)
-	squatted := home{dir: dir, as: as}.socketDir()
-	check(t, os.Mkdir(squatted, 0o777))
-	check(t, os.Chmod(squatted, 0o777))
+	squatted := home{dir: long, as: as}.socketDir()
+	check(t, os.Mkdir(squatted, 0o700))
 	t.Cleanup(func() { check(t, os.Remove(squatted)) })
 
-	_, err = Start(t.Context(), config(t, dir))
-	wantError(t, err, squatted)
-	equal(t, "running", running(t, dir), false)
+	if as.borrowed {
+		_, err = Start(t.Context(), config(t, long))
+		wantError(t, err, squatted, "not safe")
+	}
+	check(t, as.own(squatted))
+	check(t, os.Chmod(squatted, 0o750))
+	_, err = Start(t.Context(), config(t, long))
+	wantError(t, err, squatted, "not safe")
+	equal(t, "running", running(t, long), false)
+
+	check(t, os.Chmod(squatted, 0o700))
+	stop(t, start(t, config(t, long)))
 }
 
 func TestDirectoryWithOtherFilesIsRefused(t *testing.T) {
@@ -125,6 +135,22 @@ func TestStartFailsWithTheServersOwnWords(t *testing.T) {
 		t.Errorf("the error quotes an earlier server: %v", err)
 	}
 	equal(t, "running", running(t, dir), false)
+}
+
+func TestServerLogDoesNotGrowForEver(t *testing.T) {
+	t.Parallel()
+	dir := newCluster(t)
+	name := filepath.Join(dir, "server.log")
+	check(t, os.Truncate(name, logLimit+1))
+	start(t, config(t, dir))
+	old, err := os.Stat(name + ".old")
+	check(t, err)
+	equal(t, "old size", old.Size(), logLimit+1)
+	text, err := os.ReadFile(name)
+	check(t, err)
+	if !strings.Contains(string(text), "ready to accept connections") {
+		t.Errorf("the new log: %s", text)
+	}
 }
 
 // A fast shutdown waits for every child of the server; one that is stopped would keep it for ever.

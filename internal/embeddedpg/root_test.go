@@ -3,7 +3,10 @@ package embeddedpg
 import (
 	"io"
 	"os"
+	"os/exec"
+	"os/user"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -29,7 +32,7 @@ func TestAsAnOrdinaryUser(t *testing.T) {
 	check(t, os.Chmod(binary, 0o755))
 
 	cmd := as.command(t.Context(), os.Getenv("PATH"), binary, "-test.run",
-		"^Test(ServerIsPrivate|ServerOfAKilled|StartsAt|AnyPath|SocketDirectory|StalePid|ClosedAt)")
+		"^Test(ServerIsPrivate|ServerOfAKilled|AnyPath|SocketDirectory|StalePid|ClosedAt)")
 	cmd.Env = append(cmd.Env, "TMPDIR="+dir)
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "PASS") {
@@ -105,6 +108,22 @@ func TestHomeOfAnotherUserIsRefused(t *testing.T) {
 	check(t, os.Chown(dir, 12345, 12345))
 	_, err := Start(t.Context(), config(t, dir))
 	wantError(t, err, dir, "uid 12345")
+}
+
+// A cluster made for "nobody" goes on as his when the machine gets a user "postgres".
+func TestClusterKeepsItsOwner(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	dir := newCluster(t)
+	nobody, err := user.Lookup("nobody")
+	check(t, err)
+	out, err := exec.Command("chown", "-R", nobody.Uid+":"+nobody.Gid, filepath.Join(dir, "data"), filepath.Join(dir, "run")).CombinedOutput()
+	if err != nil {
+		t.Fatalf("chown: %v\n%s", err, out)
+	}
+	s := start(t, config(t, dir))
+	equal(t, "uid", strconv.Itoa(s.home.as.uid), nobody.Uid)
+	equal(t, "data", query(t, s.URL(), "SELECT n FROM kept"), "1")
 }
 
 func TestClosedAt(t *testing.T) {

@@ -1,6 +1,7 @@
 package embeddedpg
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -122,6 +123,29 @@ func TestStopFindsTheServerOfTheDay(t *testing.T) {
 	equal(t, "running", running(t, dir), false)
 }
 
+// The postmaster is killed while one of its children still runs: there is nobody to ask for a shutdown.
+func TestStopWaitsForWhatAKilledServerLeaves(t *testing.T) {
+	t.Parallel()
+	dir := newCluster(t)
+	killed := newProcess(t, dir)
+	url := killed.next(t).URL
+	s := start(t, config(t, dir))
+	killed.kill(t)
+	checkpointer, err := strconv.Atoi(query(t, url, "SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'"))
+	check(t, err)
+	check(t, syscall.Kill(checkpointer, syscall.SIGSTOP))
+	check(t, syscall.Kill(postmasterPID(t, dir), syscall.SIGKILL))
+
+	stopped := make(chan error)
+	go func() { stopped <- s.Stop(context.Background()) }()
+	for !held(t, filepath.Join(dir, startLock)) { // Stop has not begun
+		check(t, pause(t.Context()))
+	}
+	check(t, syscall.Kill(checkpointer, syscall.SIGCONT))
+	check(t, <-stopped)
+	equal(t, "running", running(t, dir), false)
+}
+
 // Ctrl-C reaches every process of the terminal's foreground group. The server is not one of them: the executor goes
 // on using it while it shuts down.
 func TestServerSurvivesCtrlC(t *testing.T) {
@@ -139,9 +163,9 @@ func TestServerSurvivesCtrlC(t *testing.T) {
 func TestEnvironmentChangesNothing(t *testing.T) {
 	t.Parallel()
 	for name, env := range map[string][]string{
-		"empty":    nil,
-		"locale":   {"LANG=xx_YY.UTF-8", "LC_ALL=zz", "LC_MESSAGES=", "TZ=Nowhere/Else"},
-		"postgres": {"PGPORT=1", "PGHOST=/nowhere", "PGUSER=me", "PGDATABASE=mine", "PGDATA=/nowhere", "PGSSLMODE=require"},
+		"empty": nil,
+		"full": {"LANG=xx_YY.UTF-8", "LC_ALL=zz", "LC_MESSAGES=", "TZ=Nowhere/Else",
+			"PGPORT=1", "PGHOST=/nowhere", "PGUSER=me", "PGDATABASE=mine", "PGDATA=/nowhere", "PGSSLMODE=require"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

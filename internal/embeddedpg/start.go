@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"syscall"
 	"time"
@@ -103,7 +104,7 @@ func (s *Server) spawn(pg installation, path string) error {
 		return err
 	}
 	defer func() { _ = logFile.Close() }()
-	from, err := logFile.Seek(0, 2)
+	from, err := logFile.Seek(0, io.SeekEnd)
 	if err != nil {
 		return err
 	}
@@ -132,8 +133,8 @@ func (s *Server) spawn(pg installation, path string) error {
 	return nil
 }
 
-// arguments are the settings that a private server depends on, and a few that suit it. They come before what
-// data/postgresql.conf says.
+// arguments are the settings that a private server depends on, and a few that suit it. They overrule
+// data/postgresql.conf; all others may be set there.
 func (h home) arguments() []string {
 	args := []string{"-D", h.path(dataName)}
 	for _, setting := range []string{

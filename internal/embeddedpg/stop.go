@@ -13,12 +13,8 @@ import (
 
 // shutdown stops the server, whoever started it. The caller holds start.lock.
 func (s *Server) shutdown(ctx context.Context) error {
-	gone, err := tryLock(s.locks.server, syscall.LOCK_EX)
-	if gone || err != nil {
-		return err
-	}
-	process, err := s.postmaster(ctx)
-	if err != nil {
+	process, err := s.findPostmaster(ctx)
+	if process == nil || err != nil {
 		return err
 	}
 	if err := send(process, syscall.SIGINT); err != nil { // fast shutdown
@@ -61,8 +57,28 @@ func (s *Server) reap() error {
 	return nil
 }
 
-// postmaster is the server's main process. A server that is not our child is found by its pid file, which is
-// believed because the server answers while we hold the process: it is the one that wrote the file.
+// findPostmaster returns the server's main process, nil when no process of the server lives. What a postmaster that
+// was killed leaves behind neither answers nor lives long, and is waited for.
+func (s *Server) findPostmaster(ctx context.Context) (*os.Process, error) {
+	patience, cancel := context.WithTimeout(ctx, immediateLimit)
+	defer cancel()
+	for {
+		gone, err := tryLock(s.locks.server, syscall.LOCK_EX)
+		if gone || err != nil {
+			return nil, err
+		}
+		process, err := s.postmaster(context.WithoutCancel(ctx))
+		if err == nil {
+			return process, nil
+		}
+		if pause(patience) != nil {
+			return nil, fmt.Errorf("the server is left running: %w", err)
+		}
+	}
+}
+
+// postmaster is our child while that lives, else the process that the pid file names. The file is believed because
+// the server answers while we hold the process: it is the one that wrote it.
 func (s *Server) postmaster(ctx context.Context) (*os.Process, error) {
 	if s.child != nil {
 		select {
@@ -84,9 +100,8 @@ func (s *Server) postmaster(ctx context.Context) (*os.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = probe(context.WithoutCancel(ctx), s.home.url(adminDatabase))
-	if err != nil && !isAnswer(err) {
-		return nil, fmt.Errorf("the server does not answer and is left running, pid %d perhaps: %w", pid, err)
+	if err := probe(ctx, s.home.url(adminDatabase)); err != nil && !isAnswer(err) {
+		return nil, fmt.Errorf("it does not answer, its pid may be %d: %w", pid, err)
 	}
 	return process, nil
 }

@@ -52,14 +52,22 @@ func (f *Fault) With(set func(*Fault)) *Fault { set(f); return f }
 
 // Error is for people: code, operation and cause.
 func (f *Fault) Error() string {
-	s := f.Kind.code
-	if f.Op != "" {
-		s += ": " + f.Op
+	if detail := f.Detail(); detail != "" {
+		return f.Kind.code + ": " + detail
 	}
-	if f.Cause != nil {
-		s += ": " + f.Cause.Error()
+	return f.Kind.code
+}
+
+// Detail is Error without the code, for where the code stands beside it. It
+// may be empty.
+func (f *Fault) Detail() string {
+	switch {
+	case f.Cause == nil:
+		return f.Op
+	case f.Op == "":
+		return f.Cause.Error()
 	}
-	return s
+	return f.Op + ": " + f.Cause.Error()
 }
 
 // Is reports whether target is the fault's kind or a family above it.

@@ -122,7 +122,9 @@ func TestEveryDecision(t *testing.T) {
 
 func TestDecisionsOnEvidence(t *testing.T) {
 	now := time.Date(2026, 11, 1, 1, 30, 0, 0, time.UTC)
-	fault := func(k *faults.Kind, set func(*faults.Fault)) *faults.Fault { return faults.New(k, "", io.EOF).With(set) }
+	fault := func(k *faults.Kind, set func(*faults.Fault)) *faults.Fault {
+		return faults.New(k, "", io.EOF).With(set)
+	}
 	for _, c := range []struct {
 		name    string
 		fault   *faults.Fault

@@ -38,7 +38,15 @@ type player struct {
 	id         uuid.UUID
 	lost       bool
 	deliveries []*delivery
-	writes     []*riverdriver.JobSetStateIfRunningParams // River's, not done yet
+	writes     []*write // River's, not done yet
+}
+
+// write is what River does to a job some time after its worker returned.
+type write struct {
+	*riverdriver.JobSetStateIfRunningParams
+	run   uuid.UUID
+	epoch int64 // of the claim it ends
+	dead  bool  // the job was handed on: it must find nothing to do
 }
 
 // delivery is a job that River gave to an executor.
@@ -97,7 +105,7 @@ func (m *model) claim(p *player, d *delivery) {
 	if verdict == runs.Claimed {
 		m.t.Fatal("claimed without a claim")
 	}
-	p.finish(d, riverdriver.JobSetStateCompleted(d.job.ID, time.Now(), nil))
+	p.finish(d, riverdriver.JobSetStateCompleted(d.job.ID, time.Now(), nil), verdict == runs.Stale)
 }
 
 // owner is the player that the run's row names, while it has the claim.
@@ -117,9 +125,13 @@ func (m *model) owner(run uuid.UUID) *player {
 }
 
 // finish leaves the write that River will do some time.
-func (p *player) finish(d *delivery, write *riverdriver.JobSetStateIfRunningParams) {
+func (p *player) finish(d *delivery, params *riverdriver.JobSetStateIfRunningParams, dead bool) {
 	p.drop(d)
-	p.writes = append(p.writes, write)
+	w := &write{JobSetStateIfRunningParams: params, run: d.run, dead: dead}
+	if d.claim != nil {
+		w.epoch = d.claim.Epoch
+	}
+	p.writes = append(p.writes, w)
 }
 
 func (p *player) drop(d *delivery) {
@@ -159,11 +171,25 @@ func (m *model) end(p *player, d *delivery, how string) {
 	if errors.Is(err, runs.ErrFenced) && !p.lost {
 		m.t.Fatalf("%s: a living executor was fenced off", how)
 	}
-	p.finish(d, write)
+	p.finish(d, write, how == "hand back" || errors.Is(err, runs.ErrFenced))
 }
 
-// complete is River's late write.
-func (m *model) complete(w *riverdriver.JobSetStateIfRunningParams) {
+// complete is River's late write. Where the job was handed on, or its run
+// claimed anew, it must change nothing; only a repeated snooze, which knows the
+// id that the job keeps over a wait, is left to the reaper.
+func (m *model) complete(w *write) {
+	const look = `SELECT coalesce(string_agg(job::text, ';' ORDER BY id), '') FROM executor.river_job AS job`
+	var before, after string
+	var epoch int64
+	m.must(m.store.Pool().QueryRow(ctx, look).Scan(&before))
+	m.must(m.store.Pool().QueryRow(ctx, `SELECT epoch FROM executor.runs WHERE id = $1`, w.run).Scan(&epoch))
+	defer func() {
+		m.must(m.store.Pool().QueryRow(ctx, look).Scan(&after))
+		snooze := w.State == rivertype.JobStateScheduled || w.State == rivertype.JobStateAvailable
+		if (w.dead || w.epoch > 0 && epoch > w.epoch && !snooze) && before != after {
+			m.t.Fatalf("a late write reached a job that was handed on:\n%s\n%s", before, after)
+		}
+	}()
 	_, err := m.river.JobSetStateIfRunningMany(ctx, &riverdriver.JobSetStateIfRunningManyParams{
 		ID: []int64{w.ID}, Attempt: []*int{w.Attempt}, ErrData: [][]byte{w.ErrData}, FinalizedAt: []*time.Time{w.FinalizedAt},
 		MetadataDoMerge: []bool{w.MetadataDoMerge}, MetadataUpdates: [][]byte{w.MetadataUpdates},

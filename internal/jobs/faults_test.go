@@ -137,7 +137,7 @@ func TestFatalFaultsAreTriedOnce(t *testing.T) {
 				t.Errorf("%d creates", n)
 			}
 			message := query[string](w, `SELECT failure_message FROM executor.run_failures WHERE id = $1`, id)
-			if want := "step a: " + kind.Code() + ": create: the provider's own words"; message != want {
+			if want := "step a: create: the provider's own words"; message != want {
 				t.Errorf("message %q, want %q", message, want)
 			}
 		})
@@ -229,7 +229,7 @@ func TestASpecThatSQLEnqueuedIsChecked(t *testing.T) {
 	w.start(w.executor())
 	id := query[uuid.UUID](w, `SELECT executor.enqueue_run('{"steps": [{"name": "a", "shel": "x"}]}')`)
 	w.await(id, state{runs.Failed, "invalid_spec", "discarded"})
-	if message := query[string](w, `SELECT failure_message FROM executor.runs WHERE id = $1`, id); message != "invalid_spec: invalid spec: steps[0].shel: there is no such field" {
+	if message := query[string](w, `SELECT failure_message FROM executor.runs WHERE id = $1`, id); message != "invalid spec: steps[0].shel: there is no such field" {
 		t.Errorf("message %q", message)
 	}
 }

@@ -35,9 +35,9 @@ type Summary struct {
 type Detail struct {
 	Summary
 	Spec   Spec         `json:"spec" doc:"What was asked for, without values that may be secret."`
-	Steps  []StepDetail `json:"steps" doc:"The steps that have begun, in order."`
-	Hosts  []HostDetail `json:"hosts" doc:"Every host that was made for the run."`
-	Events []Event      `json:"events" doc:"Every move of the run, oldest first."`
+	Steps  []StepDetail `json:"steps" nullable:"false" doc:"The steps that have begun, in order."`
+	Hosts  []HostDetail `json:"hosts" nullable:"false" doc:"Every host that was made for the run."`
+	Events []Event      `json:"events" nullable:"false" doc:"Every move of the run, oldest first."`
 }
 
 // StepDetail is a step that has begun.
@@ -47,7 +47,7 @@ type StepDetail struct {
 	Result     json.RawMessage `json:"result,omitempty" doc:"What the step yielded."`
 	StartedAt  time.Time       `json:"started_at"`
 	FinishedAt *time.Time      `json:"finished_at,omitempty"`
-	Attempts   []AttemptDetail `json:"attempts"`
+	Attempts   []AttemptDetail `json:"attempts" nullable:"false"`
 }
 
 // AttemptDetail is one try at a step, or at one command of a composite step.

@@ -3,7 +3,6 @@ package runs
 import (
 	"context"
 	"errors"
-	"fmt"
 	"runtime/debug"
 	"time"
 
@@ -53,15 +52,7 @@ type StepError struct {
 }
 
 // Error names the place.
-func (e *StepError) Error() string {
-	switch {
-	case e.place.step == "":
-		return e.Err.Error()
-	case e.place.member == "":
-		return fmt.Sprintf("step %s: %v", e.place.step, e.Err)
-	}
-	return fmt.Sprintf("step %s, %s: %v", e.place.step, e.place.member, e.Err)
-}
+func (e *StepError) Error() string { return e.place.prefix() + e.Err.Error() }
 
 // Unwrap returns the fault.
 func (e *StepError) Unwrap() error { return e.Err }
@@ -69,12 +60,19 @@ func (e *StepError) Unwrap() error { return e.Err }
 // Fault is the fault.
 func (e *StepError) Fault() *faults.Fault { return faults.Of(e.Err) }
 
-// Message is what failure_message says; never empty.
+// Message is what failure_message says beside the code; never empty.
 func (e *StepError) Message() string {
-	if text := clip(sanitizeText(e.Error()), 4000); text != "" {
-		return text
+	text := e.Err.Error()
+	if fault, ok := e.Err.(*faults.Fault); ok {
+		text = fault.Detail()
+		if text == "" {
+			text = fault.Kind.Doc()
+		}
 	}
-	return "no message"
+	if text = clip(sanitizeText(e.place.prefix()+text), 4000); text == "" {
+		return "no message"
+	}
+	return text
 }
 
 // Run works on the run until all its steps are done, which is nil; until a

@@ -21,6 +21,17 @@ type place struct {
 	member   string // empty: the step itself
 }
 
+// prefix names the place in front of a message; empty for the run itself.
+func (p place) prefix() string {
+	switch {
+	case p.step == "":
+		return ""
+	case p.member == "":
+		return "step " + p.step + ": "
+	}
+	return "step " + p.step + ", " + p.member + ": "
+}
+
 // beginAttempt opens attempt n of a place, or takes over the open one of an
 // earlier claim.
 func (s *Store) beginAttempt(ctx context.Context, c *Claim, p place, n int) error {

@@ -26,12 +26,15 @@ const (
 	MaxSpecBytes  = 16 << 20
 	maxSteps      = 100
 	maxMembers    = 32
+	maxFiles      = 1000
+	maxArgs       = 10_000
 	maxArg        = 128<<10 - 1
 	maxPath       = 4096
 	maxTimeout    = 365 * 24 * time.Hour
 	maxStopGrace  = 10 * time.Minute
 	maxRetryDelay = 24 * time.Hour
 	maxDelays     = 20
+	maxProblems   = 100
 )
 
 var envRE = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
@@ -64,14 +67,14 @@ func ParseSpec(data []byte) (Spec, error) {
 		return spec, &SpecError{[]Problem{{"", fmt.Sprintf("expected at most %d MiB, got %d bytes", MaxSpecBytes>>20, len(data))}}}
 	}
 	if err := json.Unmarshal(data, &spec, json.RejectUnknownMembers(true)); err != nil {
-		return spec, &SpecError{[]Problem{problemOf(err)}}
+		return spec, &SpecError{[]Problem{DecodeProblem(err)}}
 	}
 	return spec, spec.Validate()
 }
 
-// problemOf words an error of the JSON decoder for the person who wrote the
-// spec.
-func problemOf(err error) Problem {
+// DecodeProblem words an error of the JSON decoder (go-json-experiment's) for
+// the person who wrote the JSON.
+func DecodeProblem(err error) Problem {
 	var semantic *json.SemanticError
 	if errors.As(err, &semantic) {
 		p := Problem{Field: fieldPath(semantic.JSONPointer)}
@@ -80,6 +83,8 @@ func problemOf(err error) Problem {
 			p.Message = "there is no such field"
 		case semantic.GoType == reflect.TypeFor[Duration]() && semantic.JSONKind != '"':
 			p.Message = "expected " + durationForm
+		case semantic.GoType == reflect.TypeFor[time.Time]():
+			p.Message = `expected a time such as "2030-01-02T15:04:05Z"`
 		case semantic.Err != nil:
 			p.Message = semantic.Err.Error()
 		case semantic.GoType != nil:
@@ -108,6 +113,8 @@ func jsonTypeOf(kind string) string {
 		return "an object"
 	case "bool":
 		return "true or false"
+	case "int":
+		return "a whole number"
 	}
 	return "a " + kind
 }
@@ -145,13 +152,11 @@ func (s *Spec) Validate() error {
 		v.duration("stop_grace", *s.StopGrace, 0, maxStopGrace)
 	}
 	v.retry(s.Retry)
-	switch {
-	case len(s.Steps) == 0:
-		v.add("steps", "expected at least one step")
-	case len(s.Steps) > maxSteps:
-		v.add("steps", "expected at most %d steps, got %d", maxSteps, len(s.Steps))
+	if n := len(s.Steps); n == 0 || n > maxSteps {
+		v.add("steps", "expected 1 to %d steps, got %d", maxSteps, n)
+	} else {
+		v.steps("steps", s.Steps, s.Kept(), false)
 	}
-	v.steps("steps", s.Steps, s.Kept(), false)
 	if len(v.problems) > 0 {
 		return &SpecError{v.problems}
 	}
@@ -161,6 +166,9 @@ func (s *Spec) Validate() error {
 type validator struct{ problems []Problem }
 
 func (v *validator) add(field, format string, args ...any) {
+	if len(v.problems) == maxProblems {
+		return // nobody reads more
+	}
 	v.problems = append(v.problems, Problem{field, fmt.Sprintf(format, args...)})
 }
 
@@ -201,6 +209,10 @@ func (v *validator) command(at string, step Step, member bool) {
 	if step.Argv != nil && (len(step.Argv) == 0 || step.Argv[0] == "") {
 		v.add(at+".argv", "expected a program and its arguments")
 	}
+	if len(step.Argv) > maxArgs {
+		v.add(at+".argv", "expected at most %d arguments, got %d", maxArgs, len(step.Argv))
+		return
+	}
 	for i, arg := range step.Argv {
 		v.text(fmt.Sprintf("%s.argv[%d]", at, i), arg, maxArg)
 	}
@@ -213,17 +225,23 @@ func (v *validator) command(at string, step Step, member bool) {
 	if step.ResultFile != "" {
 		v.path(at+".result_file", step.ResultFile)
 	}
+	v.text(at+".stdin", step.Stdin, MaxSpecBytes)
+	if n := len(step.Files); n > maxFiles {
+		v.add(at+".files", "expected at most %d files, got %d", maxFiles, n)
+		return
+	}
 	for i, f := range step.Files {
 		v.file(fmt.Sprintf("%s.files[%d]", at, i), f)
 	}
-	if step.Parallel == nil {
+	if step.Parallel == nil || member {
 		return
 	}
 	if step.Stdin != "" || step.Dir != "" || step.Env != nil || step.Files != nil || step.ResultFile != "" || step.Timeout != 0 {
 		v.add(at, "a parallel step takes only name and parallel; the rest belongs to its commands")
 	}
-	if len(step.Parallel) == 0 || len(step.Parallel) > maxMembers {
-		v.add(at+".parallel", "expected 1 to %d commands, got %d", maxMembers, len(step.Parallel))
+	if n := len(step.Parallel); n == 0 || n > maxMembers {
+		v.add(at+".parallel", "expected 1 to %d commands, got %d", maxMembers, n)
+		return
 	}
 	v.steps(at+".parallel", step.Parallel, false, true)
 }
@@ -237,6 +255,9 @@ func (v *validator) file(at string, f File) {
 	if f.Content != "" && f.ContentBase64 != "" {
 		v.add(at, "expected one of content and content_base64")
 	}
+	if strings.IndexByte(f.Content, 0) >= 0 {
+		v.add(at+".content", "it holds a NUL byte; expected text, or the bytes in content_base64")
+	}
 	if _, err := base64.StdEncoding.DecodeString(f.ContentBase64); err != nil {
 		v.add(at+".content_base64", "expected base64: %v", err)
 	}
@@ -248,12 +269,16 @@ func (v *validator) retry(r Retry) {
 	if len(r.Delays) > maxDelays {
 		v.add("retry.delays", "expected at most %d delays, got %d", maxDelays, len(r.Delays))
 	}
-	for i, d := range r.Delays {
+	for i, d := range r.Delays[:min(len(r.Delays), maxDelays)] {
 		v.duration(fmt.Sprintf("retry.delays[%d]", i), d, 0, maxRetryDelay)
 	}
 }
 
 func (v *validator) codes(field string, names []string, retried bool) {
+	if n := len(faults.Kinds()); len(names) > n {
+		v.add(field, "there are only %d codes, got %d", n, len(names))
+		return
+	}
 	for i, name := range names {
 		kind, ok := faults.ByCode(name)
 		switch at := fmt.Sprintf("%s[%d]", field, i); {
