@@ -128,3 +128,40 @@ func snapshot(t *testing.T, store *runs.Store, run uuid.UUID) (s string) {
 	}
 	return s
 }
+
+// River repeats a snooze whose answer was lost, after the wait is over and the
+// job was claimed again: the run stays its worker's, under an id that no such
+// write knows.
+func TestALateSnoozeTakesNoRunAway(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	store := runstest.New(t)
+	owner, other := uuid.New(), uuid.New()
+	run, job := delivered(t, store, owner)
+	c, _, err := store.Claim(ctx, run, job, owner)
+	if err != nil || c == nil {
+		t.Fatal(c, err)
+	}
+	if err := store.Register(ctx, runs.ExecutorInfo{ID: other, Machine: "m"}); err != nil {
+		t.Fatal(err)
+	}
+	// The late write made the job available, and River gave it to another one.
+	if _, err := store.Pool().Exec(ctx, `UPDATE executor.river_job SET attempted_by = array_append(attempted_by, $1)`, other); err != nil {
+		t.Fatal(err)
+	}
+	stolen, verdict, err := store.Claim(ctx, run, job, other)
+	if stolen != nil || verdict != runs.Stale || err != nil {
+		t.Fatalf("claimed under its worker: %+v, %v, %v", stolen, verdict, err)
+	}
+	var now int64
+	var jobState string
+	if err := store.Pool().QueryRow(ctx, `SELECT id, state FROM executor.river_job`).Scan(&now, &jobState); err != nil || now == job || jobState != "running" {
+		t.Errorf("the job is %d, %s, %v", now, jobState, err)
+	}
+	if err := store.Succeed(ctx, c); err != nil {
+		t.Errorf("its worker: %v", err)
+	}
+	if err := store.Pool().QueryRow(ctx, `SELECT state FROM executor.river_job`).Scan(&jobState); err != nil || jobState != "completed" {
+		t.Errorf("the job is %s, %v", jobState, err)
+	}
+}
