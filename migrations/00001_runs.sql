@@ -29,9 +29,11 @@ CREATE TABLE runs (
                         CHECK (status IN ('queued', 'running', 'backing_off', 'succeeded', 'failed', 'cancelled')),
     spec                jsonb NOT NULL CHECK (jsonb_typeof(spec) = 'object'),
     idempotency_key     text UNIQUE CHECK (idempotency_key ~ '\S' AND char_length(idempotency_key) <= 255),
+    queue               text NOT NULL DEFAULT 'default', -- where it was enqueued; its job may wait in a machine's own queue
     job_id              bigint UNIQUE NOT NULL, -- the river_job that may deliver the run; no foreign key, River prunes its rows
     epoch               bigint NOT NULL DEFAULT 0 CHECK (epoch >= 0), -- grows at each claim; fences every write of a worker
     executor_id         uuid REFERENCES executors (id),               -- who works on it; null while it is handed over
+    claimed_at          timestamptz,                                  -- of the last claim
     round               integer NOT NULL DEFAULT 1 CHECK (round >= 1), -- grows at each reopening; retry budgets count within it
     crashes             integer NOT NULL DEFAULT 0 CHECK (crashes >= 0),
     failure_code        text REFERENCES failure_codes (code) CHECK (failure_code <> ''),
@@ -56,6 +58,29 @@ CREATE INDEX runs_unfinished     ON runs (status, created_at) WHERE status IN ('
 CREATE INDEX runs_created_at     ON runs (created_at DESC, id);
 CREATE INDEX runs_failure_code   ON runs (failure_code, finished_at) WHERE status = 'failed';
 CREATE INDEX runs_executor_id    ON runs (executor_id) WHERE executor_id IS NOT NULL;
+
+-- machine_queue is the queue that only the executors of a machine work on.
+CREATE FUNCTION machine_queue(machine text) RETURNS text
+LANGUAGE sql IMMUTABLE AS $$ SELECT 'machine-' || left(md5(machine), 16) $$;
+
+-- home_queue is where a run's job waits: the queue of the machine that alone
+-- can reach its host, else the run's own.
+-- +goose StatementBegin
+CREATE FUNCTION home_queue(run_id uuid) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
+BEGIN
+    RETURN coalesce(
+        (SELECT machine_queue(machine) FROM sandbox_hosts
+         WHERE sandbox_hosts.run_id = home_queue.run_id AND state = 'active' AND machine <> '' LIMIT 1),
+        (SELECT queue FROM runs WHERE runs.id = home_queue.run_id));
+END $$;
+-- +goose StatementEnd
+
+-- When the services that one executor at a time provides were last provided.
+CREATE TABLE housekeeping (
+    name    text PRIMARY KEY,
+    done_at timestamptz NOT NULL
+);
 
 CREATE TABLE run_steps (
     run_id      uuid NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
@@ -254,14 +279,14 @@ BEGIN
         RAISE EXCEPTION 'spec.steps: expected a non-empty array' USING ERRCODE = 'invalid_parameter_value';
     ELSIF idempotency_key !~ '\S' OR char_length(idempotency_key) > 255 THEN
         RAISE EXCEPTION 'idempotency_key: expected 1 to 255 characters, not all blank' USING ERRCODE = 'invalid_parameter_value';
-    ELSIF queue IS NULL OR queue !~ '^[A-Za-z0-9_-]{1,64}$' THEN
-        RAISE EXCEPTION 'queue: expected 1 to 64 letters, digits, "_" or "-"' USING ERRCODE = 'invalid_parameter_value';
+    ELSIF queue IS NULL OR queue !~ '^[a-z0-9]+([_-][a-z0-9]+)*$' OR char_length(queue) > 64 THEN
+        RAISE EXCEPTION 'queue: expected 1 to 64 lower-case letters and digits, parted by single "_" or "-"' USING ERRCODE = 'invalid_parameter_value';
     ELSIF priority IS NULL OR priority NOT BETWEEN 1 AND 4 THEN
         RAISE EXCEPTION 'priority: expected 1 (first) to 4' USING ERRCODE = 'invalid_parameter_value';
     END IF;
 
     job := nextval('river_job_id_seq');
-    INSERT INTO runs AS r (id, spec, idempotency_key, job_id) VALUES (run, spec, idempotency_key, job)
+    INSERT INTO runs AS r (id, spec, idempotency_key, queue, job_id) VALUES (run, spec, idempotency_key, queue, job)
     ON CONFLICT ON CONSTRAINT runs_idempotency_key_key DO NOTHING;
     IF NOT FOUND THEN
         SELECT * INTO STRICT before FROM runs WHERE runs.idempotency_key = enqueue_run.idempotency_key;
@@ -335,4 +360,7 @@ DROP VIEW run_failures;
 DROP FUNCTION refuse_if_cancelled(uuid);
 DROP FUNCTION fence(uuid, bigint);
 DROP TABLE run_events, run_output, run_streams, run_launches, run_attempts, sandbox_hosts, run_steps, runs, executors, failure_codes;
+DROP TABLE housekeeping;
+DROP FUNCTION home_queue(uuid);
+DROP FUNCTION machine_queue(text);
 DROP FUNCTION record_run_event();

@@ -6,7 +6,7 @@
 //
 //	log      one line for each request; a panic becomes a 500
 //	guard    refuses what does not come from this machine's own pages and programs
-//	routes   /v1/… and /openapi.json through huma; /healthz, /readyz; /riverui/
+//	routes   /v1/… and /openapi.json through huma; /healthz, /readyz, /metrics; /riverui/
 //	problem  every refusal is RFC 9457 problem+json; an error that nobody
 //	         foresaw is a 500 whose id is in the log, and says no more
 //
@@ -33,6 +33,7 @@ type Config struct {
 	Store   *runs.Store
 	Checks  []Check      // what /readyz asks, all of them at once
 	RiverUI http.Handler // from NewRiverUI; nil: no UI
+	Metrics http.Handler // what /metrics serves; nil: none
 	Log     zerolog.Logger
 	Version string
 }
@@ -46,6 +47,9 @@ func New(c Config) http.Handler {
 	s.addSubmit(api)
 	s.addFailureCodes(api)
 	s.addHealth(api)
+	if c.Metrics != nil {
+		mux.Handle("GET /metrics", c.Metrics)
+	}
 	if c.RiverUI != nil {
 		mux.Handle(riverUIPrefix+"/", riverUIHeaders(c.RiverUI))
 		mux.Handle("GET /{$}", http.RedirectHandler(riverUIPrefix+"/", http.StatusFound))

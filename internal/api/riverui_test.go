@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
 	"executor/internal/api"
@@ -53,7 +54,7 @@ func (p *plant) work(log zerolog.Logger) {
 	config := jobs.DefaultConfig()
 	config.Machine = "m1"
 	executor := &jobs.Executor{
-		Config: config, Store: p.store, Sandboxes: sandboxes, Log: log,
+		Config: config, Store: p.store, Sandboxes: sandboxes, Log: log, Metrics: jobs.NewMetrics(prometheus.NewRegistry()),
 		Runner: &runs.Runner{
 			Store: p.store, Sandboxes: sandboxes, Provider: p.fake.Name(), OutputCap: 1 << 20, Log: log,
 			Now: time.Now, Jitter: func() float64 { return 0.5 },

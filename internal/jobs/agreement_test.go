@@ -31,6 +31,7 @@ type model struct {
 	river     riverdriver.Executor
 	runs      []uuid.UUID
 	executors []*player
+	retries   map[uuid.UUID]int // by operators
 }
 
 // player is an executor. A lost one may still act: it was paused, and wakes.
@@ -230,6 +231,9 @@ func (m *model) operate(what string, run uuid.UUID) {
 	var job int64
 	m.must(m.store.Pool().QueryRow(ctx, `SELECT job_id FROM executor.runs WHERE id = $1`, run).Scan(&job))
 	var err error
+	if what == "retry" || what == "river retry" {
+		m.retries[run]++
+	}
 	switch what {
 	case "river cancel":
 		_, err = m.river.JobCancel(ctx, &riverdriver.JobCancelParams{ID: job, CancelAttemptedAt: time.Now(), ControlTopic: "river_control", Schema: "executor"})
@@ -261,13 +265,18 @@ func (m *model) schedule() {
 func (m *model) checkHistory() {
 	rows, err := m.store.Pool().Query(ctx, `SELECT run_id, kind FROM executor.run_events WHERE kind NOT IN ('claimed', 'handed_over', 'cancel_requested') ORDER BY run_id, id`)
 	m.must(err)
-	last := map[uuid.UUID]runs.Status{}
+	last, reopened := map[uuid.UUID]runs.Status{}, map[uuid.UUID]int{}
 	var run uuid.UUID
 	var to runs.Status
 	_, err = pgx.ForEachRow(rows, []any{&run, &to}, func() error {
 		from, moved := last[run]
 		if !moved && to != runs.Queued || moved && !runs.Legal(from, to) {
 			return fmt.Errorf("the run moved from %q to %q", from, to)
+		}
+		if from.Terminal() {
+			if reopened[run]++; reopened[run] > m.retries[run] {
+				return fmt.Errorf("a run that has %s was reopened though nobody asked", from)
+			}
 		}
 		last[run] = to
 		return nil
@@ -390,7 +399,7 @@ func TestRunsAndJobsAgreeWhateverHappens(t *testing.T) {
 	pool := runstest.Pool(t, runstest.URL(t))
 	store := runs.NewStore(pool, migrations.DefaultSchema, runstest.Lease, zerolog.Nop())
 	rapid.Check(t, func(rt *rapid.T) {
-		m := &model{t: rt, store: store, river: riverpgxv5.New(pool).GetExecutor()}
+		m := &model{t: rt, store: store, river: riverpgxv5.New(pool).GetExecutor(), retries: map[uuid.UUID]int{}}
 		_, err := pool.Exec(ctx, `TRUNCATE executor.runs, executor.executors, executor.river_job CASCADE`)
 		m.must(err)
 		m.player()

@@ -27,9 +27,11 @@ type Config struct {
 	Watch       time.Duration // between two looks for cancels and fences
 	Reap        time.Duration // between two passes of the reaper
 	ReapHosts   time.Duration // between two looks for abandoned hosts
+	Sweep       time.Duration // between two looks for hosts that the ledger does not know
 	HostGrace   time.Duration // after a run's end, before the reaper releases what its worker has not
 	CreateGrace time.Duration // for a create without an answer to show what it made
-	CrashBudget int           // crashes under a run before it is given up
+	Homecoming  time.Duration // for a machine without an executor to get one, before its hosts count as gone
+	CrashBudget int           // crashes in a row under a run before it is given up
 	Grace       time.Duration // for letting go of everything at the end
 	Machine     string        // which local hosts can be reached
 	Hostname    string
@@ -48,8 +50,10 @@ func DefaultConfig() Config {
 		Watch:       time.Second,
 		Reap:        time.Second,
 		ReapHosts:   10 * time.Second,
+		Sweep:       time.Minute,
 		HostGrace:   30 * time.Second,
 		CreateGrace: sandbox.DefaultTimeouts().Create,
+		Homecoming:  2 * time.Minute,
 		CrashBudget: 3,
 		Grace:       30 * time.Second,
 	}
@@ -66,6 +70,7 @@ type Executor struct {
 	Store     *runs.Store
 	Runner    *runs.Runner
 	Sandboxes *sandbox.Client
+	Metrics   *Metrics
 	Log       zerolog.Logger
 	Ready     func(ready bool) // told when claiming begins and ends; may be nil
 }
@@ -82,12 +87,16 @@ func (e *Executor) Run(ctx context.Context) error {
 	if err := e.Store.Register(ctx, runs.ExecutorInfo{ID: id, Machine: e.Config.Machine, Hostname: e.Config.Hostname, Version: e.Config.Version, PID: e.Config.PID}); err != nil {
 		return fmt.Errorf("register: %w", err)
 	}
-	set := newWorkingSet()
-	config := clientConfig(e.Store.Schema(), &worker{id: id, store: e.Store, runner: e.Runner, work: set, log: log}, log)
+	set := newWorkingSet(e.Metrics.working)
+	config := clientConfig(e.Store.Schema(), &worker{id: id, store: e.Store, runner: e.Runner, work: set, metrics: e.Metrics, log: log}, log)
 	config.ID = id.String()
 	config.FetchCooldown = 10 * time.Millisecond
 	config.Queues = map[string]river.QueueConfig{}
-	for _, q := range e.Config.Queues {
+	machine, err := e.Store.MachineQueue(ctx, e.Config.Machine)
+	if err != nil {
+		return err
+	}
+	for _, q := range append([]string{machine}, e.Config.Queues...) {
 		config.Queues[q] = river.QueueConfig{MaxWorkers: e.Config.Workers}
 	}
 	client, err := river.NewClient(riverpgxv5.New(e.Store.Pool()), config)
@@ -160,6 +169,7 @@ func (l *life) beat(ctx context.Context) error {
 		switch {
 		case err == nil:
 			last = time.Now()
+			l.Metrics.lastBeat.SetToCurrentTime()
 		case errors.Is(err, runs.ErrFenced):
 			l.log.Error().Msg("judged dead by another executor")
 			return runs.ErrFenced
@@ -257,6 +267,7 @@ func (l *life) mend(ctx context.Context, o runs.Observed, a runs.Action) {
 	case err != nil:
 		l.log.Warn().Err(err).Stringer("run_id", o.RunID).Msg("reconciliation failed; trying again")
 	case mended:
+		l.Metrics.reconciled.WithLabelValues(string(a)).Inc()
 		l.log.Warn().Stringer("run_id", o.RunID).Str("run", string(o.State())).Str("job", o.JobState).Str("action", string(a)).Msg("reconciled")
 	}
 }

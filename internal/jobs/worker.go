@@ -26,11 +26,12 @@ const (
 type worker struct {
 	river.WorkerDefaults[Args]
 
-	id     uuid.UUID
-	store  *runs.Store
-	runner *runs.Runner
-	work   *workingSet
-	log    zerolog.Logger
+	id      uuid.UUID
+	store   *runs.Store
+	runner  *runs.Runner
+	work    *workingSet
+	metrics *Metrics
+	log     zerolog.Logger
 }
 
 // Timeout lets a run take as long as it takes; its limits are the spec's.
@@ -87,7 +88,7 @@ func (w *worker) settle(ctx context.Context, claim *runs.Claim, err error, log z
 	ctx = context.WithoutCancel(ctx)
 	switch {
 	case err == nil:
-		return w.end(ctx, claim, log, "succeeded", w.store.Succeed(ctx, claim))
+		return w.end(ctx, claim, log, runs.Succeeded, "", w.store.Succeed(ctx, claim))
 	case errors.Is(err, runs.ErrFenced):
 		log.Warn().Err(err).Msg("fenced off; somebody else goes on with the run")
 		return nil
@@ -134,6 +135,7 @@ func (w *worker) decide(ctx context.Context, claim *runs.Claim, failed *runs.Ste
 		log.Error().Err(err).Msg("the fault cannot be recorded")
 		return w.fail(ctx, claim, &runs.StepError{Err: err}, log)
 	}
+	w.metrics.backedOff.WithLabelValues(fault.Kind.Code()).Inc()
 	log.Info().Err(failed.Err).Dur("delay", d.Delay).Msg("backing off")
 	return river.JobSnooze(d.Delay)
 }
@@ -144,7 +146,7 @@ func (w *worker) fail(ctx context.Context, claim *runs.Claim, failed *runs.StepE
 		log.Error().Err(err).Msg("the failure cannot be recorded as it is")
 		err = w.store.Fail(ctx, claim, &runs.StepError{Err: faults.Errorf(faults.Internal, "the failure could not be recorded; the executor's log has it")})
 	}
-	return w.end(ctx, claim, log, "failed", err)
+	return w.end(ctx, claim, log, runs.Failed, failed.Fault().Kind.Code(), err)
 }
 
 // cancel ends the run once none of its processes can be alive.
@@ -158,16 +160,17 @@ func (w *worker) cancel(ctx context.Context, claim *runs.Claim, log zerolog.Logg
 		}
 		return river.JobSnooze(stopRetry)
 	}
-	return w.end(ctx, claim, log, "cancelled", w.store.Cancelled(ctx, claim))
+	return w.end(ctx, claim, log, runs.Cancelled, "", w.store.Cancelled(ctx, claim))
 }
 
 // end releases the hosts of a run that has ended. Its job is final already.
-func (w *worker) end(ctx context.Context, claim *runs.Claim, log zerolog.Logger, how string, err error) error {
+func (w *worker) end(ctx context.Context, claim *runs.Claim, log zerolog.Logger, to runs.Status, code string, err error) error {
 	if err != nil {
 		log.Warn().Err(err).Msg("the end of the run is not ours to write, or cannot be written")
 		return nil
 	}
-	log.Info().Msg("run " + how)
+	w.metrics.ended.WithLabelValues(string(to), code).Inc()
+	log.Info().Msg("run " + string(to))
 	ctx, cancel := context.WithTimeout(ctx, releaseBudget)
 	defer cancel()
 	w.runner.Release(ctx, claim, true)

@@ -5,12 +5,14 @@ import (
 	"sync"
 
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"executor/internal/runs"
 )
 
 // workingSet is what an executor works on now.
 type workingSet struct {
+	size     prometheus.Gauge
 	mu       sync.Mutex
 	works    map[uuid.UUID]work
 	draining bool
@@ -18,11 +20,12 @@ type workingSet struct {
 
 type work struct {
 	epoch int64
-	job   int64
 	end   context.CancelCauseFunc
 }
 
-func newWorkingSet() *workingSet { return &workingSet{works: map[uuid.UUID]work{}} }
+func newWorkingSet(size prometheus.Gauge) *workingSet {
+	return &workingSet{size: size, works: map[uuid.UUID]work{}}
+}
 
 // add puts a claimed run into the set. The context it returns ends with one of
 // the causes of runs; done takes the run out again.
@@ -31,7 +34,8 @@ func (s *workingSet) add(ctx context.Context, c *runs.Claim) (runCtx context.Con
 	stop := context.AfterFunc(ctx, func() { end(causeOf(ctx)) })
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.works[c.RunID] = work{c.Epoch, c.JobID, end}
+	s.works[c.RunID] = work{c.Epoch, end}
+	s.size.Set(float64(len(s.works)))
 	if s.draining {
 		end(runs.ErrDraining)
 	}
@@ -42,6 +46,7 @@ func (s *workingSet) add(ctx context.Context, c *runs.Claim) (runCtx context.Con
 		defer s.mu.Unlock()
 		if s.works[c.RunID].epoch == c.Epoch {
 			delete(s.works, c.RunID)
+			s.size.Set(float64(len(s.works)))
 		}
 	}
 }

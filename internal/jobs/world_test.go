@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/riverqueue/river"
 	"github.com/rs/zerolog"
 
@@ -47,7 +48,7 @@ func (w *world) executor() *jobs.Executor {
 	config.ReapHosts = time.Second
 	config.HostGrace, config.CreateGrace = 0, 0
 	return &jobs.Executor{
-		Config: config, Store: w.store, Sandboxes: client, Log: log,
+		Config: config, Store: w.store, Sandboxes: client, Log: log, Metrics: jobs.NewMetrics(prometheus.NewRegistry()),
 		Runner: &runs.Runner{
 			Store: w.store, Sandboxes: client, Provider: w.fake.Name(), Machine: "m1", OutputCap: 1 << 20, Log: log,
 			Now: time.Now, Jitter: func() float64 { return 0.5 },

@@ -61,7 +61,7 @@ func (s *Store) claim(ctx context.Context, run uuid.UUID, job int64, executor uu
 	err := s.pool.QueryRow(ctx, s.q(`
 		UPDATE executor.runs AS run
 		SET status = 'running', epoch = run.epoch + 1, executor_id = $3, retry_at = NULL,
-		    started_at = coalesce(run.started_at, now())
+		    started_at = coalesce(run.started_at, now()), claimed_at = now()
 		FROM executor.river_job AS job
 		WHERE run.id = $1 AND run.job_id = $2 AND job.id = $2 AND job.state = 'running'
 		  AND (run.status = ANY ($4) OR (run.status = 'running' AND run.executor_id IS NULL))

@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"executor/internal/sandbox"
 )
 
 // ExecutorInfo describes one running process of this program.
@@ -24,6 +26,12 @@ func (s *Store) Register(ctx context.Context, e ExecutorInfo) error {
 		INSERT INTO executor.executors (id, machine, hostname, version, pid) VALUES ($1, $2, $3, $4, $5)`),
 		e.ID, e.Machine, e.Hostname, e.Version, e.PID)
 	return err
+}
+
+// MachineQueue is the queue that only the executors of a machine work on.
+func (s *Store) MachineQueue(ctx context.Context, machine string) (queue string, err error) {
+	err = s.pool.QueryRow(ctx, s.q(`SELECT executor.machine_queue($1)`), machine).Scan(&queue)
+	return queue, err
 }
 
 // Beat says that the executor lives, by the database's clock. ErrFenced: it
@@ -89,6 +97,42 @@ func (s *Store) MarkLost(ctx context.Context, id uuid.UUID, silent time.Duration
 		UPDATE executor.executors SET lost_at = now()
 		WHERE id = $1 AND lost_at IS NULL AND stopped_at IS NULL AND beat_at < now() - $2::interval`), id, silent)
 	return err == nil && tag.RowsAffected() > 0, err
+}
+
+// outage reports whether an executor died of something that concerned more
+// than itself and its runs: Postgres was away, or every other executor that
+// lived beside it went silent at the same time. Then no run is to blame.
+func (s *Store) outage(ctx context.Context, dead uuid.UUID) (outage bool, err error) {
+	err = s.pool.QueryRow(ctx, s.q(`
+		SELECT pg_postmaster_start_time() > dead.beat_at
+		    OR count(peer) > 0 AND count(peer) FILTER (WHERE peer.beat_at > dead.beat_at + interval '15 seconds' OR peer.lost_at IS NULL AND peer.stopped_at IS NULL) = 0
+		FROM executor.executors AS dead
+		LEFT JOIN executor.executors AS peer ON peer.id <> dead.id AND peer.started_at < dead.beat_at
+		      AND coalesce(peer.stopped_at, peer.beat_at) > dead.beat_at - interval '15 seconds'
+		WHERE dead.id = $1 GROUP BY dead.id`), dead).Scan(&outage)
+	return outage, err
+}
+
+// Housekeeping names what one executor at a time does for all.
+const Housekeeping = "reaper"
+
+// KeepHouse records that a pass was made.
+func (s *Store) KeepHouse(ctx context.Context) error {
+	_, err := s.pool.Exec(ctx, s.q(`
+		INSERT INTO executor.housekeeping (name, done_at) VALUES ($1, now())
+		ON CONFLICT (name) DO UPDATE SET done_at = now()`), Housekeeping)
+	return err
+}
+
+// LastPass is when any executor last made a pass, and the time by the same
+// clock; zero: never.
+func (s *Store) LastPass(ctx context.Context) (last, now time.Time, err error) {
+	var at *time.Time
+	err = s.pool.QueryRow(ctx, s.q(`SELECT now(), (SELECT done_at FROM executor.housekeeping WHERE name = $1)`), Housekeeping).Scan(&now, &at)
+	if at != nil {
+		last = *at
+	}
+	return last, now, err
 }
 
 // Work names a run that an executor works on.
@@ -162,6 +206,30 @@ func (s *Store) AbandonedHosts(ctx context.Context, machine string, grace, creat
 		err = row.Scan(&h.RunID, &h.Epoch, &e.ID, &e.Key, &e.Provider, &e.HostID, &e.Machine, &e.State)
 		return h, err
 	})
+}
+
+// UnknownHosts picks, of hosts that are certainly ours, those that no live row
+// of the ledger knows.
+func (s *Store) UnknownHosts(ctx context.Context, hosts []sandbox.Host) ([]sandbox.Host, error) {
+	providers, ids, keys := make([]string, len(hosts)), make([]string, len(hosts)), make([]string, len(hosts))
+	for i, h := range hosts {
+		providers[i], ids[i], keys[i] = h.Provider, h.ID, string(h.Key)
+	}
+	rows, err := s.pool.Query(ctx, s.q(`
+		SELECT n FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS host (provider, id, key, n)
+		WHERE NOT EXISTS (
+		    SELECT FROM executor.sandbox_hosts AS h
+		    WHERE h.state <> 'released' AND h.provider = host.provider AND (h.host_id = host.id OR h.host_id IS NULL AND h.key = host.key))`),
+		providers, ids, keys)
+	if err != nil {
+		return nil, err
+	}
+	positions, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	unknown := make([]sandbox.Host, len(positions))
+	for i, n := range positions {
+		unknown[i] = hosts[n-1]
+	}
+	return unknown, err
 }
 
 // ReaperLedger is the ledger as the reaper may write it: fenced by the run

@@ -2,6 +2,7 @@ package runs
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -108,7 +109,7 @@ type Observed struct {
 	JobID      int64
 	ExecutorID *uuid.UUID // of the run
 	RetryAt    *time.Time
-	Crashes    int
+	Crashes    int // in a row: none of them after ten minutes of work
 	JobState   string
 	Owner      *uuid.UUID // of the run, else of the running job
 	Alive      bool       // the owner
@@ -131,7 +132,8 @@ func (o *Observed) State() RunState {
 
 // observe selects runs with their jobs; it is completed by a condition.
 const observe = `
-	SELECT run.id, run.status, run.epoch, run.job_id, run.executor_id, run.retry_at, run.crashes,
+	SELECT run.id, run.status, run.epoch, run.job_id, run.executor_id, run.retry_at,
+	       CASE WHEN owner.beat_at - run.claimed_at > interval '10 minutes' THEN 0 ELSE run.crashes END,
 	       coalesce(job.state::text, 'missing'), owner.id,
 	       owner.id IS NOT NULL AND owner.lost_at IS NULL AND owner.stopped_at IS NULL
 	FROM executor.runs AS run
@@ -182,10 +184,18 @@ func (s *Store) Mend(ctx context.Context, o Observed, a Action, crashBudget int)
 	case HandBack:
 		k.state, k.release, k.reason = "available", true, "handed back: its executor does not work on it"
 	case Charge:
-		if o.Crashes >= crashBudget {
-			return s.mendByEnd(ctx, o, faults.ExecutorLost, "executors died under the run too often")
+		outage, err := s.outage(ctx, *o.Owner)
+		if err != nil {
+			return false, err
 		}
-		k.state, k.release, k.crashed, k.reason = "available", true, true, "handed back: executor "+o.Owner.String()+" died"
+		crashes := o.Crashes
+		if !outage {
+			crashes++
+		}
+		if crashes > crashBudget {
+			return s.mendByEnd(ctx, o, faults.ExecutorLost, fmt.Sprintf("%d executors in a row died under the run", crashes))
+		}
+		k.state, k.release, k.crashes, k.reason = "available", true, &crashes, "handed back: executor "+o.Owner.String()+" died"
 	case Wait:
 		k.state, k.scheduledAt = "scheduled", o.RetryAt
 	case Cancel:

@@ -3,6 +3,7 @@ package runs
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -74,8 +75,8 @@ func jobError(to Status, code, message *string) *string {
 }
 
 // queueBackOff moves the run to backing_off and writes why and until when into
-// the job's metadata. The job itself is moved by River when the worker
-// returns.
+// the job's metadata, and lets the job wait where its host can be reached. The
+// job itself is moved by River when the worker returns.
 func (s *Store) queueBackOff(b *pgx.Batch, c *Claim, code string, attempt int, retryAt time.Time) {
 	b.Queue(s.q(`
 		WITH moved AS (
@@ -84,7 +85,7 @@ func (s *Store) queueBackOff(b *pgx.Batch, c *Claim, code string, attempt int, r
 		    RETURNING job_id
 		)
 		UPDATE executor.river_job AS job
-		SET metadata = job.metadata || jsonb_build_object('failure_code', $5::text, 'attempt', $6::integer, 'retry_at', $3::timestamptz)
+		SET queue = executor.home_queue($1), metadata = job.metadata || jsonb_build_object('failure_code', $5::text, 'attempt', $6::integer, 'retry_at', $3::timestamptz)
 		FROM moved WHERE job.id = moved.job_id`),
 		c.RunID, c.Epoch, retryAt, before(BackingOff), code, attempt)
 }
@@ -99,7 +100,7 @@ type rekey struct {
 	state       string     // available, running or scheduled
 	scheduledAt *time.Time // of scheduled
 	release     bool       // the run's owner lets go of it, or has died
-	crashed     bool       // charge the crash budget
+	crashes     *int       // the run's crashes from now on; nil: as before
 	owner       string     // of running: who River is to believe works on it
 	reason      string     // appended to the job's errors; empty: nothing
 	cancel      bool       // the run is to be cancelled by whoever claims it
@@ -119,6 +120,7 @@ func (s *Store) rekey(ctx context.Context, db DB, k rekey) (int64, error) {
 		), job AS (
 		    UPDATE executor.river_job AS job
 		    SET id = nextval('executor.river_job_id_seq'), state = $5::text::executor.river_job_state, finalized_at = NULL,
+		        queue = CASE WHEN $5 = 'running' THEN job.queue ELSE executor.home_queue($1) END,
 		        attempt = CASE WHEN $5 = 'running' THEN job.attempt ELSE greatest(job.attempt - 1, 0) END,
 		        attempted_by = CASE WHEN $9 <> '' THEN array_append(job.attempted_by, $9) ELSE job.attempted_by END,
 		        scheduled_at = coalesce($6, now()),
@@ -131,13 +133,13 @@ func (s *Store) rekey(ctx context.Context, db DB, k rekey) (int64, error) {
 		    UPDATE executor.runs
 		    SET job_id = job.id,
 		        executor_id = CASE WHEN $7 THEN NULL ELSE executor_id END,
-		        crashes = crashes + CASE WHEN $8 THEN 1 ELSE 0 END,
+		        crashes = coalesce($8, crashes),
 		        cancel_requested_at = CASE WHEN $11 THEN coalesce(cancel_requested_at, now()) ELSE cancel_requested_at END
 		    FROM job WHERE runs.id = $1
 		    RETURNING job.id, job.queue
 		)
 		SELECT id, queue FROM moved`),
-		k.run, k.job, k.status, k.epoch, k.state, k.scheduledAt, k.release, k.crashed, k.owner, k.reason, k.cancel).Scan(&job, &queue)
+		k.run, k.job, k.status, k.epoch, k.state, k.scheduledAt, k.release, k.crashes, k.owner, k.reason, k.cancel).Scan(&job, &queue)
 	if err == pgx.ErrNoRows {
 		return 0, nil
 	}
@@ -157,14 +159,14 @@ func (s *Store) renewJob(ctx context.Context, tx DB, run uuid.UUID) error {
 	err := tx.QueryRow(ctx, s.q(`
 		WITH job AS (
 		    UPDATE executor.river_job AS job
-		    SET id = nextval('executor.river_job_id_seq'), state = 'available', finalized_at = NULL, scheduled_at = now(),
+		    SET id = nextval('executor.river_job_id_seq'), state = 'available', finalized_at = NULL, scheduled_at = now(), queue = run.queue,
 		        max_attempts = CASE WHEN job.attempt >= job.max_attempts THEN job.attempt + 1 ELSE job.max_attempts END,
 		        metadata = job.metadata - 'cancel_attempted_at'
 		    FROM executor.runs AS run WHERE run.id = $1 AND job.id = run.job_id
 		    RETURNING job.id, job.queue
 		), made AS (
-		    INSERT INTO executor.river_job (kind, args, max_attempts)
-		    SELECT 'run', jsonb_build_object('run_id', $1::uuid), 1 WHERE NOT EXISTS (SELECT FROM job)
+		    INSERT INTO executor.river_job (kind, args, max_attempts, queue)
+		    SELECT 'run', jsonb_build_object('run_id', $1::uuid), 1, (SELECT queue FROM executor.runs WHERE id = $1) WHERE NOT EXISTS (SELECT FROM job)
 		    RETURNING id, queue
 		), new AS (TABLE job UNION ALL TABLE made), moved AS (
 		    UPDATE executor.runs SET job_id = new.id FROM new WHERE runs.id = $1
@@ -211,4 +213,33 @@ func (s *Store) restate(ctx context.Context, o Observed) (bool, error) {
 		  AND job.finalized_at IS NOT NULL AND job.state <> $4::text::executor.river_job_state`),
 		o.RunID, o.Status, o.JobID, jobStateOf(o.Status))
 	return tag.RowsAffected() > 0, err
+}
+
+// ReturnFromMachines moves the jobs that wait in the queue of a machine without
+// an executor back to their runs' own queues, once the machine has been without
+// one for the grace: whoever claims them treats its hosts as gone.
+func (s *Store) ReturnFromMachines(ctx context.Context, grace time.Duration) (int, error) {
+	rows, err := s.pool.Query(ctx, s.q(`
+		UPDATE executor.river_job AS job SET queue = run.queue
+		FROM executor.runs AS run
+		WHERE run.job_id = job.id AND job.state IN ('available', 'scheduled', 'retryable')
+		  AND job.queue LIKE 'machine-%' AND job.queue <> run.queue
+		  AND NOT EXISTS (
+		      SELECT FROM executor.executors AS e
+		      WHERE executor.machine_queue(e.machine) = job.queue
+		        AND coalesce(e.stopped_at, e.lost_at, now()) > now() - $1::interval)
+		RETURNING run.queue`), grace)
+	if err != nil {
+		return 0, err
+	}
+	queues, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return 0, err
+	}
+	for _, queue := range slices.Compact(slices.Sorted(slices.Values(queues))) {
+		if _, err := s.pool.Exec(ctx, s.q(`SELECT pg_notify('executor.river_insert', json_build_object('queue', $1::text)::text)`), queue); err != nil {
+			return len(queues), err
+		}
+	}
+	return len(queues), nil
 }

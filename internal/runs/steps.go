@@ -118,6 +118,7 @@ func (s *Store) succeeded(ctx context.Context, c *Claim, p place, attempt, launc
 			WHERE (run_id, step, member, n) = ($1, $2, $3, $4) AND ended_at IS NULL`),
 			c.RunID, p.step, p.member, attempt, code, signal)
 		s.queueLaunchEnd(b, c, p, launch, &exit)
+		b.Queue(s.q(`UPDATE executor.runs SET crashes = 0 WHERE id = $1 AND crashes > 0`), c.RunID)
 		if p.member == "" {
 			s.queueStepEnd(b, c, p.step, Succeeded, result)
 		}

@@ -139,9 +139,22 @@ func (c *Client) Ephemeral(ctx context.Context, ledger Ledger, provider string, 
 // List returns the hosts of every provider. A provider that fails does not
 // hide the others': its error comes beside their hosts.
 func (c *Client) List(ctx context.Context) ([]Host, error) {
+	return c.listOf(ctx, func(Provider) bool { return true })
+}
+
+// Marked returns the hosts that are certainly ours: those of the providers
+// that mark them. Errors are as in List.
+func (c *Client) Marked(ctx context.Context) ([]Host, error) {
+	return c.listOf(ctx, func(p Provider) bool { _, marks := p.(Marker); return marks })
+}
+
+func (c *Client) listOf(ctx context.Context, include func(Provider) bool) ([]Host, error) {
 	var all []Host
 	var failed []error
 	for _, p := range c.providers {
+		if !include(p) {
+			continue
+		}
 		hosts, err := c.list(ctx, p)
 		if err != nil {
 			failed = append(failed, fmt.Errorf("provider %s: %w", p.Name(), err))
@@ -149,6 +162,20 @@ func (c *Client) List(ctx context.Context) ([]Host, error) {
 		all = append(all, hosts...)
 	}
 	return all, errors.Join(failed...)
+}
+
+// DeleteUnknown deletes a host that Marked returned and the ledger does not
+// know.
+func (c *Client) DeleteUnknown(ctx context.Context, host Host) error {
+	p, err := c.provider(host.Provider)
+	if err != nil {
+		return err
+	}
+	if _, marks := p.(Marker); !marks {
+		return fmt.Errorf("provider %s does not mark its hosts: %s may be somebody else's", host.Provider, host.ID)
+	}
+	entry := Entry{Key: host.Key, Provider: host.Provider, HostID: host.ID, Machine: host.Machine}
+	return errors.Join(c.deleteHost(ctx, p, entry), c.removeKey(ctx, p, entry))
 }
 
 func (c *Client) list(ctx context.Context, p Provider) ([]Host, error) {

@@ -65,7 +65,7 @@ type HostSpec struct {
 
 // Host is one host at a provider.
 type Host struct {
-	ID        string // the provider's; what Get, Delete and the ledger use
+	ID        string // the provider's, never used twice; what Get, Delete and the ledger use
 	Key       Key
 	Provider  string
 	Machine   string    // the only machine that can reach it; empty: any
@@ -95,6 +95,13 @@ type Provider interface {
 // them. Removing what is not there is no error.
 type KeyRemover interface {
 	RemoveKey(ctx context.Context, host Host) error
+}
+
+// Marker is a Provider that marks its hosts as this installation's: what its
+// List returns is certainly ours, and may be deleted when the ledger does not
+// know it. Of any other provider an unknown host is never touched.
+type Marker interface {
+	MarksHosts()
 }
 
 // Conn is an open connection to one host. Methods may be called concurrently.

@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -12,10 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// superviseScript is the supervisor of a detached process, for any POSIX sh.
+// superviseScript supervises a detached process. Any POSIX sh runs it.
 //
 //go:embed supervise.sh
 var superviseScript string
+
+// script is what goes on a command line, and so into the lists of processes
+// that people read: without the comments.
+var script = regexp.MustCompile(`(?m)^\s*(#.*)?\n`).ReplaceAllString(superviseScript, "")
 
 // The files of a run directory. The launcher makes all of them but pid and
 // exit, before it starts the supervisor.
@@ -29,8 +34,9 @@ const (
 	RunExit   = "exit"    // how the command ended: see ParseEnd
 )
 
-// Reserve is what two files hold at first, and what is written later goes over
-// it: so the end of a process can be recorded on a disk that it has filled.
+// Reserve is what two files hold at first. It takes a block of the disk, and
+// what is written later goes over it or behind it into the same block: so the
+// end of a process can be recorded on a disk that it has filled.
 var Reserve = bytes.Repeat([]byte("\n"), 128)
 
 // Marks in the environment of a launch's processes. The supervisor is
@@ -46,14 +52,14 @@ const (
 // SuperviseArgv is the command line of a supervisor: shell runs the script, and
 // argv runs inside wrapper, the beginning of a command line or nothing.
 func SuperviseArgv(shell, wrapper []string, runDir string, argv []string) []string {
-	return slices.Concat(shell, []string{"-c", superviseScript, "sh", "supervise", runDir},
+	return slices.Concat(shell, []string{"-c", script, "sh", "supervise", runDir},
 		CommandArgv(shell, wrapper, argv))
 }
 
-// CommandArgv is the command line of the inner shell alone. It runs argv and
-// reports on descriptor 4 how it ended, for ParseEnd.
+// CommandArgv is the command line of the inner shell alone. It runs argv with
+// descriptor 3 as its stderr, and reports on its own for ParseEnd.
 func CommandArgv(shell, wrapper, argv []string) []string {
-	return slices.Concat(wrapper, shell, []string{"-c", superviseScript, "sh", "command"}, argv)
+	return slices.Concat(wrapper, shell, []string{"-c", script, "sh", "command"}, argv)
 }
 
 // End is how a supervised command ended.
@@ -64,36 +70,50 @@ type End struct {
 	Alone bool
 }
 
-// ErrNoEnd says that the wrapper ended and nobody saw the command end.
-var ErrNoEnd = errors.New("the command was not seen to end")
+var (
+	// ErrNotBegun says that the wrapper failed before it ran the command.
+	ErrNotBegun = errors.New("the command was not begun")
+	// ErrNoEnd says that the command ran and nobody saw it end.
+	ErrNoEnd = errors.New("the command was not seen to end")
+)
 
 // ParseEnd reads the content of an exit file. Its lines are
 //
+//	begun                    by the inner shell
 //	ended: <status> <pid>    by the inner shell
 //	supervised: <status>     of the wrapper
 //
-// and any other text is a notice of the inner shell that the command died of a
-// signal. Only that there is one counts. Shells pass over SIGINT and SIGPIPE in
-// silence, so that 130 and 141 are taken for these signals.
+// Any other text is the wrapper's before begun, and after it a notice of the
+// inner shell that the command died of a signal; only that there is one counts.
+// Shells pass over SIGINT and SIGPIPE in silence, so that 130 and 141 are taken
+// for these signals.
 func ParseEnd(content []byte) (End, error) {
 	var inner, wrapper, pid int
-	var ended, noticed bool
+	var begun, ended, noticed bool
+	var said []string
 	for line := range strings.Lines(string(content)) {
 		line = strings.TrimSpace(line)
 		switch {
 		case line == "":
+		case line == "begun":
+			begun = true
 		case scan(line, "ended: %d %d", &inner, &pid):
 			ended = true
 		case scan(line, "supervised: %d", &wrapper):
-		default:
+		case begun:
 			noticed = true
+		default:
+			said = append(said, line)
 		}
 	}
-	if !ended {
-		if wrapper <= 128 {
-			return End{}, fmt.Errorf("%w: its wrapper exited with %d", ErrNoEnd, wrapper)
-		}
+	switch {
+	case ended:
+	case wrapper > 128:
 		return End{Exit: Exit{Code: wrapper, Signal: signalName(wrapper - 128)}}, nil
+	case begun:
+		return End{}, fmt.Errorf("%w: its wrapper exited with %d", ErrNoEnd, wrapper)
+	default:
+		return End{}, fmt.Errorf("%w: its wrapper exited with %d: %s", ErrNotBegun, wrapper, strings.Join(said, "; "))
 	}
 	end := End{Exit: Exit{Code: inner}, Alone: pid == 1}
 	switch sig := syscall.Signal(inner - 128); {

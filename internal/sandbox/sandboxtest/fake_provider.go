@@ -9,6 +9,9 @@ import (
 	"executor/internal/sandbox"
 )
 
+// MarksHosts is sandbox.Marker's.
+func (f *Fake) MarksHosts() {}
+
 // Name is part of sandbox.Provider.
 func (f *Fake) Name() string { return f.name }
 

@@ -121,6 +121,18 @@ var processTests = map[string]func(*testing.T, Subject){
 			t.Errorf("it ran %d times", len(out)/2)
 		}
 	},
+	"adopted, though its directory is gone": func(t *testing.T, s Subject) {
+		b := newBox(t, s)
+		b.sh("mkdir sub")
+		cmd := shell("rmdir ../sub; echo ready; sleep 300")
+		cmd.Dir = "sub"
+		b.start(1, cmd)
+		b.follow(1, sandbox.Offsets{}).until("ready")
+		if p := b.start(1, cmd); !p.Adopted {
+			t.Error("started again")
+		}
+		b.stop(1, 0)
+	},
 	"started once, at the same time": func(t *testing.T, s Subject) {
 		b := newBox(t, s)
 		var fresh atomic.Int32

@@ -14,6 +14,7 @@ var stubborn = map[string]string{
 	"by its child as well": `trap "" TERM; sh -c 'trap "" TERM; echo ready; sleep 300; sleep 300' & wait; wait`,
 	"in another session":   `setsid sh -c 'trap "" TERM; echo ready; sleep 300; sleep 300' & sleep 300`,
 	"without its parent":   `(setsid sh -c 'trap "" TERM; echo ready; sleep 300; sleep 300' &) ; trap "" TERM; sleep 300; sleep 300`,
+	"without a mark":       `(env -i sh -c 'trap "" TERM; echo ready; sleep 300; sleep 300' &) ; sleep 300; sleep 300`,
 	"stopped":              `trap "" TERM; sh -c 'kill -STOP $$' & sleep 0.1; echo ready; kill -STOP $$; sleep 300`,
 	"forks":                `trap "" TERM; f() { while :; do (trap "" TERM; sleep 0.02) & done; }; (f) & (f) & echo ready; sleep 300; sleep 300`,
 }
@@ -30,6 +31,17 @@ var stopTests = map[string]func(*testing.T, Subject){
 		}
 		f.until("bye\ndone\n")
 		b.allDead()
+	},
+	"TERM wakes": func(t *testing.T, s Subject) {
+		b := newBox(t, s)
+		b.start(1, shell(`trap "echo bye; exit 3" TERM; echo ready; kill -STOP $$`))
+		f := b.follow(1, sandbox.Offsets{})
+		f.until("ready")
+		promptly(t, "stop", func() { b.stop(1, patience) })
+		f.until("bye")
+		if got := f.end(); got.Code != 3 {
+			t.Errorf("%+v", got)
+		}
 	},
 	"TERM kills": func(t *testing.T, s Subject) {
 		b := newBox(t, s)
