@@ -77,7 +77,7 @@ func TestHangingProcessEndsWhen(t *testing.T) {
 		err  error
 	}{
 		"stopped":     {func(_ *sandboxtest.Fake, conn sandbox.Conn) { _ = conn.Stop(context.Background(), first(1), time.Hour) }, sandbox.Exit{Code: 143, Signal: "SIGTERM"}, nil},
-		"host gone":   {func(fake *sandboxtest.Fake, _ sandbox.Conn) { fake.Vanish(key) }, sandbox.Exit{}, faults.SandboxLost},
+		"host gone":   {func(fake *sandboxtest.Fake, _ sandbox.Conn) { fake.Vanish(key) }, sandbox.Exit{}, faults.SandboxNotFound},
 		"conn closed": {func(_ *sandboxtest.Fake, conn sandbox.Conn) { _ = conn.Close() }, sandbox.Exit{}, faults.SandboxUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,0 +1,12 @@
+package local
+
+// Left counts the live processes of every host below root.
+func Left(root string) (int, error) {
+	left, err := newHunt(root).look()
+	return len(left), err
+}
+
+var (
+	Fault     = fault
+	ExecFault = execFault
+)

@@ -1,0 +1,225 @@
+package local_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"executor/internal/sandbox"
+	"executor/internal/sandbox/local"
+)
+
+const (
+	victimRoot = "LOCAL_TEST_VICTIM_ROOT"
+	victimMode = "LOCAL_TEST_VICTIM_MODE"
+	waits      = `trap "" HUP; echo ready; read x <go; echo over; setsid sleep 300 & exit 3`
+)
+
+// victim is an executor that starts two processes, says so, and waits for its
+// own death.
+func victim(root string, mode local.Mode) {
+	ctx := context.Background()
+	p, err := local.New(ctx, local.Config{Root: root, Isolation: mode, Path: os.Getenv("PATH")})
+	if err != nil {
+		panic(err)
+	}
+	host, err := p.Create(ctx, spec)
+	if err != nil {
+		panic(err)
+	}
+	conn, err := p.Dial(ctx, host)
+	if err != nil {
+		panic(err)
+	}
+	if _, err := conn.Exec(ctx, shell("mkfifo go"), sandbox.Stdio{}); err != nil {
+		panic(err)
+	}
+	for n := 1; n <= 2; n++ {
+		if _, err := conn.Start(ctx, launch(n), shell(waits)); err != nil {
+			panic(err)
+		}
+	}
+	fmt.Println("started")
+	select {}
+}
+
+// An executor is killed with its whole group and session, and another one
+// takes over.
+func TestReattachFromAnotherProcess(t *testing.T) {
+	modes(t, func(t *testing.T, root string, mode local.Mode) {
+		executor := exec.Command(os.Args[0])
+		executor.Env = append(os.Environ(), victimRoot+"="+root, victimMode+"="+string(mode))
+		executor.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		executor.Stderr = os.Stderr
+		out, err := executor.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := executor.Start(); err != nil {
+			t.Fatal(err)
+		}
+		line, _ := bufio.NewReader(out).ReadString('\n')
+		if err := syscall.Kill(-executor.Process.Pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		_ = executor.Wait()
+		if line != "started\n" {
+			t.Fatalf("the executor said %q", line)
+		}
+
+		conn := dial(t, open(t, root, mode))
+		if p := start(t, conn, 1, shell(waits)); !p.Adopted {
+			t.Error("started again")
+		}
+		if out := printed(t, conn, 1); out != "ready\n" {
+			t.Errorf("it printed %q", out)
+		}
+		printed(t, conn, 2)
+		if err := conn.Stop(t.Context(), launch(2), time.Minute); err != nil {
+			t.Fatal("stop:", err)
+		}
+		sh(t, conn, "echo >go")
+		if out, exit, err := follow(t, conn, 1); err != nil || exit.Code != 3 || out != "ready\nover\n" {
+			t.Errorf("%q, %+v, %v", out, exit, err)
+		}
+		if _, exit, err := follow(t, conn, 2); err != nil || exit.Signal != "SIGTERM" {
+			t.Errorf("the stopped one: %+v, %v", exit, err)
+		}
+	})
+}
+
+// The supervisor dies of SIGKILL, as nothing of ours does.
+func TestSupervisorKilled(t *testing.T) {
+	modes(t, func(t *testing.T, root string, mode local.Mode) {
+		conn, host := dialHost(t, open(t, root, mode), spec)
+		start(t, conn, 1, shell("echo ready; setsid sleep 300 & sleep 300"))
+		printed(t, conn, 1)
+		pidFile, err := os.ReadFile(filepath.Join(root, host.ID, "run", launch(1).Name(), sandbox.RunPID))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var pid int
+		var start uint64
+		var boot string
+		if _, err := fmt.Sscan(string(pidFile), &pid, &start, &boot); err != nil {
+			t.Fatalf("pid file %q: %v", pidFile, err)
+		}
+		if now, _ := os.ReadFile("/proc/sys/kernel/random/boot_id"); strings.TrimSpace(string(now)) != boot {
+			t.Errorf("boot id %q, want %q", boot, now)
+		}
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		if out, _, err := follow(t, conn, 1); code(err) != "sandbox_lost" || out != "ready\n" {
+			t.Errorf("%q, %v", out, err)
+		}
+		if err := conn.Stop(t.Context(), launch(1), 0); err != nil {
+			t.Error("stop:", err)
+		}
+		if left, err := local.Left(root); left > 0 || err != nil {
+			t.Errorf("%d processes are left, %v", left, err)
+		}
+	})
+}
+
+// An executor died between making the run directory and the supervisor's pid:
+// nothing was started, and the next Start starts it.
+func TestStartDiedHalfWay(t *testing.T) {
+	modes(t, func(t *testing.T, root string, mode local.Mode) {
+		conn, host := dialHost(t, open(t, root, mode), spec)
+		dir := filepath.Join(root, host.ID, "run", launch(1).Name())
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"lock", sandbox.RunStdin, sandbox.RunStdout, sandbox.RunStderr} {
+			if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, _, err := follow(t, conn, 1); code(err) != "sandbox_lost" {
+			t.Errorf("follow: %v", err)
+		}
+		if p := start(t, conn, 1, shell("echo x")); p.Adopted {
+			t.Error("adopted what never was")
+		}
+		if out, exit, err := follow(t, conn, 1); out != "x\n" || !exit.Success() || err != nil {
+			t.Errorf("%q, %+v, %v", out, exit, err)
+		}
+	})
+}
+
+// After a reboot there is a pid and no supervisor. The pid may be anybody's.
+func TestAfterReboot(t *testing.T) {
+	modes(t, func(t *testing.T, root string, mode local.Mode) {
+		conn, host := dialHost(t, open(t, root, mode), spec)
+		start(t, conn, 1, shell("true"))
+		if _, _, err := follow(t, conn, 1); err != nil {
+			t.Fatal(err)
+		}
+		dir := filepath.Join(root, host.ID, "run", launch(1).Name())
+		if err := os.Remove(filepath.Join(dir, sandbox.RunExit)); err != nil {
+			t.Fatal(err)
+		}
+		pid := fmt.Sprintf("%d 1 another-boot\n", os.Getpid())
+		if err := os.WriteFile(filepath.Join(dir, sandbox.RunPID), []byte(pid), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if p := start(t, conn, 1, shell("true")); !p.Adopted {
+			t.Error("started again")
+		}
+		if _, _, err := follow(t, conn, 1); code(err) != "sandbox_lost" {
+			t.Errorf("follow: %v", err)
+		}
+		if err := conn.Stop(t.Context(), launch(1), 0); err != nil {
+			t.Error("stop:", err)
+		}
+	})
+}
+
+// What an executor that died has left of a creation or a deletion.
+func TestHalfMadeHosts(t *testing.T) {
+	modes(t, func(t *testing.T, root string, mode local.Mode) {
+		p := open(t, root, mode)
+		conn, host := dialHost(t, p, spec)
+		start(t, conn, 1, shell("echo ready; sleep 300"))
+		printed(t, conn, 1)
+		old := filepath.Join(root, ".new-old")
+		if err := os.MkdirAll(filepath.Join(old, "work"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		ago := time.Now().Add(-2 * time.Hour)
+		if err := os.Chtimes(old, ago, ago); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(filepath.Join(root, host.ID), filepath.Join(root, ".deleted-"+host.ID)); err != nil {
+			t.Fatal(err)
+		}
+		p = open(t, root, mode)
+		if _, err := os.Stat(old); err == nil {
+			t.Error("a creation that died is still there")
+		}
+		if _, err := p.Get(t.Context(), host.ID); code(err) != "sandbox_not_found" {
+			t.Errorf("get: %v", err)
+		}
+		if hosts, err := p.List(t.Context()); err != nil || len(hosts) != 1 || hosts[0] != host {
+			t.Errorf("listed: %+v, %v", hosts, err)
+		}
+		again, err := p.Create(t.Context(), spec)
+		if err != nil || again != host {
+			t.Errorf("created: %+v, %v", again, err)
+		}
+		if err := p.Delete(t.Context(), host.ID); err != nil {
+			t.Fatal(err)
+		}
+		if entries, err := os.ReadDir(root); err != nil || len(entries) > 0 {
+			t.Errorf("left: %v, %v", entries, err)
+		}
+	})
+}
