@@ -100,16 +100,19 @@ func (s *Store) MarkLost(ctx context.Context, id uuid.UUID, silent time.Duration
 }
 
 // outage reports whether an executor died of something that concerned more
-// than itself and its runs: Postgres was away, or every other executor that
-// lived beside it went silent at the same time. Then no run is to blame.
-func (s *Store) outage(ctx context.Context, dead uuid.UUID) (outage bool, err error) {
+// than itself and the run: Postgres was away, or every other executor that
+// lived beside it, since it claimed the run, went silent at the same time. Then
+// the run is not to blame.
+func (s *Store) outage(ctx context.Context, dead, run uuid.UUID) (outage bool, err error) {
 	err = s.pool.QueryRow(ctx, s.q(`
 		SELECT pg_postmaster_start_time() > dead.beat_at
 		    OR count(peer) > 0 AND count(peer) FILTER (WHERE peer.beat_at > dead.beat_at + interval '15 seconds' OR peer.lost_at IS NULL AND peer.stopped_at IS NULL) = 0
 		FROM executor.executors AS dead
+		JOIN executor.runs AS run ON run.id = $2
 		LEFT JOIN executor.executors AS peer ON peer.id <> dead.id AND peer.started_at < dead.beat_at
 		      AND coalesce(peer.stopped_at, peer.beat_at) > dead.beat_at - interval '15 seconds'
-		WHERE dead.id = $1 GROUP BY dead.id`), dead).Scan(&outage)
+		      AND coalesce(peer.lost_at, 'infinity') > run.claimed_at
+		WHERE dead.id = $1 GROUP BY dead.id`), dead, run).Scan(&outage)
 	return outage, err
 }
 

@@ -184,7 +184,7 @@ func (s *Store) Mend(ctx context.Context, o Observed, a Action, crashBudget int)
 	case HandBack:
 		k.state, k.release, k.reason = "available", true, "handed back: its executor does not work on it"
 	case Charge:
-		outage, err := s.outage(ctx, *o.Owner)
+		outage, err := s.outage(ctx, *o.Owner, o.RunID)
 		if err != nil {
 			return false, err
 		}

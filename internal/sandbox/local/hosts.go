@@ -2,6 +2,7 @@ package local
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -11,7 +12,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"syscall"
 
 	"executor/internal/faults"
 	"executor/internal/sandbox"
@@ -39,50 +39,93 @@ type made struct {
 	Network bool        `json:"network"`
 }
 
-var idRE = regexp.MustCompile(`^[0-9a-f]{32}$`)
+// An id is the hash of the key and a number of its own: no two hosts of a key
+// share it, so that a deletion that comes late cannot hit the next one.
+var idRE = regexp.MustCompile(`^[0-9a-f]{32}\.[0-9a-f]{16}$`)
 
-func hostID(key sandbox.Key) string {
+func keyHash(key sandbox.Key) string {
 	sum := sha256.Sum256([]byte(key))
 	return hex.EncodeToString(sum[:16])
 }
 
+func newID(key sandbox.Key) string {
+	var n [8]byte
+	rand.Read(n[:])
+	return keyHash(key) + "." + hex.EncodeToString(n[:])
+}
+
 // Create implements sandbox.Provider. The host is made under another name and
-// appears by rename, which fails where one is there already: that one is it.
+// appears by rename; a link from the key's hash to it says which is the key's.
+// Whoever finds the link taken adopts what it names.
 func (p *Provider) Create(ctx context.Context, spec sandbox.HostSpec) (sandbox.Host, error) {
 	const op = "create host"
-	if ctx.Err() != nil {
-		return sandbox.Host{}, context.Cause(ctx)
-	}
 	if spec.Key == "" {
 		return sandbox.Host{}, invalid("a host needs a key")
 	}
-	id := hostID(spec.Key)
-	if host, err := p.adopt(id, spec); !errors.Is(err, faults.SandboxNotFound) {
-		return host, err
+	link := filepath.Join(p.root, keyHash(spec.Key))
+	for {
+		if ctx.Err() != nil {
+			return sandbox.Host{}, context.Cause(ctx)
+		}
+		if id, err := os.Readlink(link); err == nil {
+			host, err := p.adopt(id, spec)
+			if !errors.Is(err, faults.SandboxNotFound) {
+				return host, err
+			}
+			p.unlink(id) // of a host whose deletion stopped half-way
+		}
+		id := newID(spec.Key)
+		if err := p.make(id, spec); err != nil {
+			return sandbox.Host{}, fault(op, err)
+		}
+		err := os.Symlink(id, link)
+		if err == nil {
+			return p.adopt(id, spec)
+		}
+		// Nothing has run in it.
+		if err := errors.Join(os.RemoveAll(filepath.Join(p.root, id)), notExisting(err)); err != nil {
+			return sandbox.Host{}, fault(op, err)
+		}
 	}
+}
+
+// notExisting is nil for the error of a link that is taken.
+func notExisting(err error) error {
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	return err
+}
+
+// make makes the directory of a host.
+func (p *Provider) make(id string, spec sandbox.HostSpec) error {
 	fresh, err := os.MkdirTemp(p.root, newPrefix+"*")
 	if err != nil {
-		return sandbox.Host{}, fault(op, err)
+		return err
 	}
 	defer os.RemoveAll(fresh) // nothing is there once it was renamed
 	dir := hostDir(fresh)
 	for _, sub := range []string{dir.work(), dir.home(), dir.tmp(), dir.run("")} {
 		if err := os.Mkdir(sub, 0o700); err != nil {
-			return sandbox.Host{}, fault(op, err)
+			return err
 		}
 	}
 	content, err := json.Marshal(made{Key: spec.Key, RunID: spec.RunID, Network: spec.Network})
 	if err != nil {
-		return sandbox.Host{}, err
+		return err
 	}
 	if err := os.WriteFile(filepath.Join(fresh, hostFile), content, 0o600); err != nil {
-		return sandbox.Host{}, fault(op, err)
+		return err
 	}
-	err = os.Rename(fresh, filepath.Join(p.root, id))
-	if err != nil && !errors.Is(err, syscall.ENOTEMPTY) && !errors.Is(err, syscall.EEXIST) {
-		return sandbox.Host{}, fault(op, err)
+	return os.Rename(fresh, filepath.Join(p.root, id))
+}
+
+// unlink takes the key's link away where it names the host.
+func (p *Provider) unlink(id string) {
+	link := filepath.Join(p.root, strings.SplitN(id, ".", 2)[0])
+	if named, err := os.Readlink(link); err == nil && named == id {
+		_ = os.Remove(link)
 	}
-	return p.adopt(id, spec)
 }
 
 func (p *Provider) adopt(id string, spec sandbox.HostSpec) (sandbox.Host, error) {
@@ -153,6 +196,7 @@ func (p *Provider) Delete(ctx context.Context, id string) error {
 			return err
 		}
 	}
+	p.unlink(id)
 	if err := os.Rename(live, deleted); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fault(op, err)
 	}

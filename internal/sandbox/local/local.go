@@ -1,7 +1,8 @@
 // Package local makes hosts of directories on the machine that the executor
 // runs on.
 //
-//	<root>/<id>/            id: derived from the key, so that create is adopt
+//	<root>/<hash of a key>  a link to the key's host, so that create is adopt
+//	<root>/<id>/            id: the hash and a number that is never used twice
 //	    host.json           what the host was made for
 //	    work/               the working directory
 //	    home/  tmp/         HOME, and /tmp where it can be private
@@ -64,7 +65,13 @@ type Provider struct {
 	log       zerolog.Logger
 }
 
-var _ sandbox.Provider = (*Provider)(nil)
+var (
+	_ sandbox.Provider = (*Provider)(nil)
+	_ sandbox.Marker   = (*Provider)(nil)
+)
+
+// MarksHosts implements sandbox.Marker: nobody else has directories in the root.
+func (p *Provider) MarksHosts() {}
 
 // New makes the root and finds out how processes can be isolated. Where Config
 // insists on bubblewrap and it does not work, that is faults.SandboxUnsupported.

@@ -212,10 +212,17 @@ func TestHalfMadeHosts(t *testing.T) {
 			t.Errorf("listed: %+v, %v", hosts, err)
 		}
 		again, err := p.Create(t.Context(), spec)
-		if err != nil || again != host {
+		if err != nil || again.ID == host.ID || again.Key != host.Key {
 			t.Errorf("created: %+v, %v", again, err)
 		}
+		// The late deletion of the first host leaves the second one alone.
 		if err := p.Delete(t.Context(), host.ID); err != nil {
+			t.Fatal(err)
+		}
+		if adopted, err := p.Create(t.Context(), spec); err != nil || adopted != again {
+			t.Errorf("adopted: %+v, %v", adopted, err)
+		}
+		if err := p.Delete(t.Context(), again.ID); err != nil {
 			t.Fatal(err)
 		}
 		if entries, err := os.ReadDir(root); err != nil || len(entries) > 0 {

@@ -1,0 +1,247 @@
+package jobs_test
+
+import (
+	"context"
+	"net"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/rs/zerolog"
+
+	"executor/internal/jobs"
+	"executor/internal/runs"
+	"executor/internal/sandbox"
+	"executor/internal/sandbox/sandboxtest"
+	"executor/migrations"
+)
+
+const oneStep = `{"steps": [{"name": "a", "shell": "true"}]}`
+
+func (w *world) running(id uuid.UUID) {
+	w.t.Helper()
+	w.eventually(func() bool {
+		return query[int](w, `SELECT count(*) FROM executor.run_launches WHERE run_id = $1 AND started_at IS NOT NULL AND ended_at IS NULL`, id) == 1
+	}, func() any { return w.state(id) }, "a process")
+}
+
+func (w *world) output(id uuid.UUID) string {
+	w.t.Helper()
+	return query[string](w, `SELECT coalesce(string_agg(convert_from(data, 'UTF8'), '' ORDER BY seq), '') FROM executor.run_output WHERE run_id = $1`, id)
+}
+
+// once checks that the run's step ran once, though several executors worked
+// on it.
+func (w *world) once(id uuid.UUID, epoch int64, output string) {
+	w.t.Helper()
+	if n := len(w.fake.Started()); n != 1 {
+		w.t.Errorf("%d starts", n)
+	}
+	if got := query[int64](w, `SELECT epoch FROM executor.runs WHERE id = $1`, id); got != epoch {
+		w.t.Errorf("epoch %d, want %d", got, epoch)
+	}
+	if n := query[int](w, `SELECT count(*) FROM executor.run_attempts WHERE run_id = $1`, id); n != 1 {
+		w.t.Errorf("%d attempts", n)
+	}
+	if got := w.output(id); got != output {
+		w.t.Errorf("output %q, want %q", got, output)
+	}
+}
+
+// A deploy: the executor lets go, its job goes back unspent, and the next one
+// goes on with the same process.
+func TestADeployKillsNoProcess(t *testing.T) {
+	w := newWorld(t)
+	end := make(chan struct{})
+	w.fake.Script("a", sandboxtest.Proc{Stdout: "hello\n", Until: end})
+	stop := w.start(w.executor())
+	id := w.enqueue(oneStep)
+	w.running(id)
+	w.eventually(func() bool { return w.output(id) != "" }, func() any { return w.output(id) }, "its output")
+	stop()
+	if got := w.state(id); got.Status != runs.Running || got.Job != "available" {
+		t.Fatalf("after the drain: %+v", got)
+	}
+	if n := query[int](w, `SELECT attempt FROM executor.river_job`); n != 0 {
+		t.Errorf("the hand-over cost %d attempts", n)
+	}
+	if n := query[int](w, `SELECT count(*) FROM executor.executors WHERE stopped_at IS NULL`); n != 0 {
+		t.Error("the executor did not sign off")
+	}
+	w.start(w.executor())
+	w.eventually(func() bool { return w.state(id).Job == "running" }, func() any { return w.state(id) }, "the next executor")
+	close(end)
+	w.await(id, state{runs.Succeeded, "", "completed"})
+	w.once(id, 2, "hello\n")
+	w.clean()
+}
+
+// A process that ended while nobody looked is read to its end by the next
+// executor.
+func TestAProcessEndsBetweenTwoExecutors(t *testing.T) {
+	w := newWorld(t)
+	end := make(chan struct{})
+	w.fake.Script("a", sandboxtest.Proc{Stdout: "hello\n", Until: end})
+	stop := w.start(w.executor())
+	id := w.enqueue(oneStep)
+	w.running(id)
+	stop()
+	close(end)
+	w.start(w.executor())
+	w.await(id, state{runs.Succeeded, "", "completed"})
+	w.once(id, 2, "hello\n")
+}
+
+// startDoomed runs an executor that is cut off from Postgres, connections and
+// all, when die is called: to the others it looks dead.
+func (w *world) startDoomed(e *jobs.Executor) (die func()) {
+	w.t.Helper()
+	config := w.store.Pool().Config()
+	line := &line{dial: config.ConnConfig.DialFunc}
+	config.ConnConfig.DialFunc = line.connect
+	pool, err := pgxpool.NewWithConfig(context.Background(), config)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	e.Store = runs.NewStore(pool, migrations.DefaultSchema, time.Second, zerolog.Nop())
+	e.Runner.Store = e.Store
+	e.Config.Grace = 100 * time.Millisecond
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { _ = e.Run(ctx); close(done) }()
+	w.t.Cleanup(func() { cancel(); <-done; pool.Close() })
+	return line.cut
+}
+
+// line is a way to Postgres that can be cut.
+type line struct {
+	dial  pgconn.DialFunc
+	mu    sync.Mutex
+	down  bool
+	conns []net.Conn
+}
+
+func (l *line) connect(ctx context.Context, network, addr string) (net.Conn, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.down {
+		return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+	}
+	conn, err := l.dial(ctx, network, addr)
+	if err == nil {
+		l.conns = append(l.conns, conn)
+	}
+	return conn, err
+}
+
+func (l *line) cut() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.down = true
+	for _, conn := range l.conns {
+		conn.Close()
+	}
+}
+
+// An executor dies: the others notice within five seconds, hand its run on,
+// and go on with the process.
+func TestADeadExecutorIsNoticed(t *testing.T) {
+	w := newWorld(t)
+	// Postgres has to be up for a lease before a missing session counts.
+	w.eventually(func() bool { return query[bool](w, `SELECT now() - pg_postmaster_start_time() > interval '16 s'`) }, func() any { return nil }, "a settled server")
+	end := make(chan struct{})
+	w.fake.Script("a", sandboxtest.Proc{Stdout: "hello\n", Until: end})
+	dying := w.startDoomed(w.executor())
+	id := w.enqueue(oneStep)
+	w.running(id)
+	w.eventually(func() bool { return w.output(id) != "" }, func() any { return w.output(id) }, "its output")
+	w.start(w.executor())
+	died := time.Now()
+	dying()
+	w.eventually(func() bool { return query[int64](w, `SELECT epoch FROM executor.runs WHERE id = $1`, id) == 2 }, func() any { return w.state(id) }, "another executor")
+	if took := time.Since(died); took > 5*time.Second {
+		t.Errorf("noticed after %v", took)
+	}
+	close(end)
+	w.await(id, state{runs.Succeeded, "", "completed"})
+	w.once(id, 2, "hello\n")
+	if n := query[int](w, `SELECT crashes FROM executor.runs WHERE id = $1`, id); n != 0 {
+		t.Errorf("%d crashes are charged though the step ended", n)
+	}
+	w.clean()
+}
+
+// A run that kills executors is given up.
+func TestTheCrashBudget(t *testing.T) {
+	w := newWorld(t)
+	w.eventually(func() bool { return query[bool](w, `SELECT now() - pg_postmaster_start_time() > interval '16 s'`) }, func() any { return nil }, "a settled server")
+	w.fake.Script("a", sandboxtest.Proc{Hang: true})
+	id := w.enqueue(oneStep)
+	for n := 1; n <= 4; n++ {
+		dying := w.startDoomed(w.executor())
+		w.eventually(func() bool { return query[int64](w, `SELECT epoch FROM executor.runs WHERE id = $1`, id) == int64(n) }, func() any { return w.state(id) }, n)
+		dying()
+	}
+	w.start(w.executor())
+	w.await(id, state{runs.Failed, "executor_lost", "discarded"})
+	w.clean()
+}
+
+// Only the machine that has the host continues the run; the others get it
+// when the machine stays away.
+func TestAHostOfAnotherMachine(t *testing.T) {
+	w := newWorld(t)
+	w.fake.Machine = "m1"
+	end := make(chan struct{})
+	w.fake.Script("a", sandboxtest.Proc{Stdout: "hello\n", Until: end}, sandboxtest.Proc{Stdout: "again\n"})
+	stop := w.start(w.executor())
+	id := w.enqueue(oneStep)
+	w.running(id)
+	stop()
+
+	other := w.executor()
+	other.Config.Machine, other.Runner.Machine = "m2", "m2"
+	other.Config.Homecoming = 3 * time.Second
+	w.start(other)
+	time.Sleep(1500 * time.Millisecond) // a claim would have come at once
+	if got := w.state(id); got.Job != "available" {
+		t.Fatalf("another machine took the run: %+v", got)
+	}
+	stop = w.start(w.executor())
+	w.eventually(func() bool { return w.state(id).Job == "running" }, func() any { return w.state(id) }, "its own machine")
+	stop()
+	// Its machine does not come back, and the host with it.
+	w.fake.Vanish(sandbox.StepKey(id.String(), "a"))
+	w.await(id, state{runs.BackingOff, "", "scheduled"})
+	if a := w.attempts(id); a[0].Code != "sandbox_not_found" {
+		t.Errorf("%+v", a)
+	}
+	w.skipWait(id)
+	w.await(id, state{runs.Succeeded, "", "completed"})
+	w.clean()
+}
+
+// Hosts that the ledger does not know are deleted; those it knows are not.
+func TestUnknownHostsAreSwept(t *testing.T) {
+	w := newWorld(t)
+	w.fake.Script("a", sandboxtest.Proc{Hang: true})
+	if _, err := w.fake.Create(context.Background(), sandbox.HostSpec{Key: "stray:a"}); err != nil {
+		t.Fatal(err)
+	}
+	e := w.executor()
+	e.Config.Sweep = 300 * time.Millisecond
+	w.start(e)
+	id := w.enqueue(oneStep)
+	w.running(id)
+	w.eventually(func() bool { return len(w.fake.Live()) == 1 }, func() any { return w.fake.Live() }, "one host")
+	time.Sleep(time.Second)
+	if live := w.fake.Live(); len(live) != 1 || live[0].Key != sandbox.StepKey(id.String(), "a") {
+		t.Errorf("%+v", live)
+	}
+	w.cancel(id)
+	w.await(id, state{runs.Cancelled, "", "cancelled"})
+}
