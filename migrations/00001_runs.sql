@@ -19,6 +19,7 @@ CREATE TABLE executors (
     pid        integer NOT NULL,
     started_at timestamptz NOT NULL DEFAULT now(),
     beat_at    timestamptz NOT NULL DEFAULT now(),
+    session    boolean NOT NULL DEFAULT false, -- it holds an advisory lock on a session of its own, whose loss says that it died
     stopped_at timestamptz, -- it left by itself and works on nothing
     lost_at    timestamptz  -- it was judged dead: it may never work again under this id
 );

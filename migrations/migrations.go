@@ -36,7 +36,9 @@ var schemaRE = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,39}$`)
 // ValidSchema reports whether name can be used as the schema: 1 to 40 of
 // lower-case letters, digits and '_', not beginning with a digit. River's
 // notification topics carry the name, which limits its length.
-func ValidSchema(name string) bool { return schemaRE.MatchString(name) && !strings.HasPrefix(name, "pg_") }
+func ValidSchema(name string) bool {
+	return schemaRE.MatchString(name) && !strings.HasPrefix(name, "pg_")
+}
 
 // Migration is one step of either line.
 type Migration struct {

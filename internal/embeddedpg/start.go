@@ -61,7 +61,7 @@ func (s *Server) bringUp(ctx context.Context, cfg Config) error {
 		}
 		if !told && (isAnswer(err) || time.Since(begin) > tellAfter) {
 			told = true
-			s.log.Info().Err(err).Msg("private Postgres is not ready yet, waiting for it")
+			s.log.Debug().Err(err).Msg("private Postgres is not ready yet, waiting for it")
 		}
 		if cause := pause(ctx); cause != nil {
 			return s.withLog(fmt.Errorf("the server does not answer (%w): %w", cause, err))

@@ -138,6 +138,12 @@ func (l *line) connect(ctx context.Context, network, addr string) (net.Conn, err
 	return conn, err
 }
 
+func (l *line) mend() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.down = false
+}
+
 func (l *line) cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -20,6 +20,7 @@ import (
 // Config of an executor. Start from DefaultConfig.
 type Config struct {
 	Queues      []string
+	PollOnly    bool          // no LISTEN and no session: for a proxy that pools transactions
 	Workers     int           // runs at the same time, per queue
 	Beat        time.Duration // between two signs of life
 	Lease       time.Duration // an executor silent for longer is dead
@@ -90,6 +91,7 @@ func (e *Executor) Run(ctx context.Context) error {
 	set := newWorkingSet(e.Metrics.working)
 	config := clientConfig(e.Store.Schema(), &worker{id: id, store: e.Store, runner: e.Runner, work: set, metrics: e.Metrics, log: log}, log)
 	config.ID = id.String()
+	config.PollOnly = e.Config.PollOnly
 	config.FetchCooldown = 10 * time.Millisecond
 	config.Queues = map[string]river.QueueConfig{}
 	machine, err := e.Store.MachineQueue(ctx, e.Config.Machine)
@@ -115,7 +117,9 @@ func (e *Executor) Run(ctx context.Context) error {
 	life := &life{Executor: e, id: id, set: set, log: log}
 	var loops errgroup.Group
 	loops.Go(func() error { die(life.beat(alive)); return nil })
-	loops.Go(func() error { life.holdSession(alive); return nil })
+	if !e.Config.PollOnly {
+		loops.Go(func() error { life.holdSession(alive); return nil })
+	}
 	loops.Go(func() error { life.watch(alive); return nil })
 	loops.Go(func() error { life.reap(alive); return nil })
 	<-alive.Done()

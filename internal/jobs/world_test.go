@@ -122,6 +122,23 @@ func (w *world) await(id uuid.UUID, want state) {
 	w.eventually(func() bool { return w.state(id) == want }, func() any { return w.state(id) }, want)
 }
 
+// awaitPatiently is await over a database that is away meanwhile.
+func (w *world) awaitPatiently(id uuid.UUID, want state) {
+	w.t.Helper()
+	var got state
+	w.eventually(func() bool {
+		err := w.store.Pool().QueryRow(context.Background(), `
+			SELECT run.status, coalesce(failure_code, ''), coalesce(job.state::text, 'missing')
+			FROM executor.runs AS run LEFT JOIN executor.river_job AS job ON job.id = run.job_id WHERE run.id = $1`, id).
+			Scan(&got.Status, &got.Code, &got.Job)
+		return err == nil && got == want
+	}, func() any { return got }, want)
+}
+
+func connectTo(config *pgx.ConnConfig) (*pgx.Conn, error) {
+	return pgx.ConnectConfig(context.Background(), config)
+}
+
 func (w *world) eventually(ok func() bool, got func() any, want any) {
 	w.t.Helper()
 	deadline := time.Now().Add(30 * time.Second)

@@ -56,9 +56,12 @@ func (s *Store) Leave(ctx context.Context, id uuid.UUID) error {
 func sessionKey(id uuid.UUID) string { return "session:" + id.String() }
 
 // HoldSession takes the executor's session lock on a connection that is kept
-// for nothing else. It does not wait.
+// for nothing else, and says in its row that it has one.
 func (s *Store) HoldSession(ctx context.Context, conn DB, id uuid.UUID) error {
-	_, err := conn.Exec(ctx, `SELECT pg_try_advisory_lock(hashtextextended($1, 0))`, sessionKey(id))
+	if _, err := conn.Exec(ctx, `SELECT pg_try_advisory_lock(hashtextextended($1, 0))`, sessionKey(id)); err != nil {
+		return err
+	}
+	_, err := conn.Exec(ctx, s.q(`UPDATE executor.executors SET session = true WHERE id = $1`), id)
 	return err
 }
 
@@ -66,17 +69,17 @@ func (s *Store) HoldSession(ctx context.Context, conn DB, id uuid.UUID) error {
 type Suspect struct {
 	ID          uuid.UUID
 	BeatAge     time.Duration // since its last beat
-	SessionGone bool          // it holds no session lock now
+	SessionGone bool          // it has held a session lock, and does not now
 	ServerAge   time.Duration // since Postgres started
 }
 
 // Suspects lists the executors that are late with their beat, or whose session
-// is gone. Who keeps no session shows as gone all the time.
+// is gone.
 func (s *Store) Suspects(ctx context.Context, late time.Duration) ([]Suspect, error) {
 	rows, err := s.pool.Query(ctx, s.q(`
 		SELECT id, now() - beat_at, gone, now() - pg_postmaster_start_time()
 		FROM (
-		    SELECT id, beat_at, NOT EXISTS (
+		    SELECT id, beat_at, session AND NOT EXISTS (
 		        SELECT FROM pg_locks AS l
 		        WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
 		          AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -157,16 +160,16 @@ func (s *Store) Watch(ctx context.Context, work []Work) ([]News, error) {
 	if len(work) == 0 {
 		return nil, nil
 	}
-	ids, epochs := make([]uuid.UUID, len(work)), make([]int64, len(work))
+	ids, epochs := make([]string, len(work)), make([]int64, len(work))
 	for i, w := range work {
-		ids[i], epochs[i] = w.RunID, w.Epoch
+		ids[i], epochs[i] = w.RunID.String(), w.Epoch
 	}
 	rows, err := s.pool.Query(ctx, s.q(`
 		SELECT * FROM (
 		    SELECT mine.id,
 		           run.id IS NULL OR run.epoch <> mine.epoch AS fenced,
 		           coalesce(run.cancel_requested_at IS NOT NULL OR job.metadata ? 'cancel_attempted_at' OR job.state = 'cancelled', false) AS cancel
-		    FROM unnest($1::uuid[], $2::bigint[]) AS mine (id, epoch)
+		    FROM unnest($1::text[]::uuid[], $2::bigint[]) AS mine (id, epoch)
 		    LEFT JOIN executor.runs AS run ON run.id = mine.id
 		    LEFT JOIN executor.river_job AS job ON job.id = run.job_id
 		) AS news

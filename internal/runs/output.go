@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"executor/internal/sandbox"
 )
@@ -28,7 +29,14 @@ type chunk struct {
 func (s *Store) appendOutput(ctx context.Context, c *Claim, p place, launch int, k chunk) error {
 	end := k.pos + int64(len(k.data))
 	return s.persist(ctx, "append output", func(ctx context.Context) error {
-		tag, err := s.pool.Exec(ctx, s.q(`
+		b := &pgx.Batch{}
+		if p.member != "" {
+			// Members write side by side: whoever gets the lower seq commits
+			// first, so that a reader misses none.
+			b.Queue(`SELECT pg_advisory_xact_lock(hashtextextended('output:' || $1::text, 0))`, c.RunID)
+		}
+		var stored bool
+		b.Queue(s.q(`
 			WITH moved AS (
 			    UPDATE executor.run_streams SET length = $8
 			    WHERE (run_id, step, member, launch, stream) = ($1, $2, $3, $4, $5) AND length = $6 AND epoch = $7
@@ -40,13 +48,14 @@ func (s *Store) appendOutput(ctx context.Context, c *Claim, p place, launch int,
 			)
 			INSERT INTO executor.run_output (run_id, step, member, launch, stream, pos, data)
 			SELECT $1, $2, $3, $4, $5, $9, $10 FROM moved`),
-			c.RunID, p.step, p.member, launch, k.stream, k.from, c.Epoch, end, k.pos, k.data, k.head, k.keepFrom)
-		if err != nil || tag.RowsAffected() == 1 {
+			c.RunID, p.step, p.member, launch, k.stream, k.from, c.Epoch, end, k.pos, k.data, k.head, k.keepFrom).
+			Exec(func(tag pgconn.CommandTag) error { stored = tag.RowsAffected() == 1; return nil })
+		if err := s.batch(ctx, b); err != nil || stored {
 			return err
 		}
 		// An earlier try may have been committed though its answer was lost.
 		var mine bool
-		err = s.pool.QueryRow(ctx, s.q(`
+		err := s.pool.QueryRow(ctx, s.q(`
 			SELECT length = $6 AND epoch = $7 FROM executor.run_streams
 			WHERE (run_id, step, member, launch, stream) = ($1, $2, $3, $4, $5)`),
 			c.RunID, p.step, p.member, launch, k.stream, end, c.Epoch).Scan(&mine)

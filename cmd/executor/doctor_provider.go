@@ -1,0 +1,250 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"executor/internal/faults"
+	"executor/internal/sandbox"
+	"executor/internal/sandbox/local"
+)
+
+const (
+	doctorDir     = "doctor-*"
+	doctorLimit   = time.Minute
+	doctorLeft    = time.Hour // after which a directory has no doctor any more
+	doctorScript  = "echo one; sleep 0.2; echo two"
+	doctorPrinted = "one\ntwo\n"
+)
+
+// checkProvider takes a host through its life, in a root of its own: the
+// hosts of runs are not touched, and what a killed doctor left behind is found
+// by the next.
+func (c *doctorCmd) checkProvider(ctx context.Context, a *app, db *database, d *diagnosis) {
+	ctx, cancel := context.WithTimeout(ctx, doctorLimit)
+	defer cancel()
+	var root string
+	var provider *local.Provider
+	if !d.try("provider", func() (detail string, err error) {
+		if root, err = a.doctorRoot(ctx); err != nil {
+			return "", err
+		}
+		provider, err = a.localProvider(ctx, c.isolation, root, "doctor", db)
+		if err != nil {
+			return "", err
+		}
+		i := provider.Isolation()
+		d.Isolation, d.Open = string(i.Mode), i.Open
+		if i.Mode == local.Plain {
+			return "local, processes are not isolated: " + i.Why, nil
+		}
+		return "local, isolated by " + i.Bwrap, nil
+	}) {
+		return
+	}
+	defer os.RemoveAll(root)
+	p := &patient{
+		client: sandbox.NewClient(sandbox.DefaultTimeouts(), a.log, provider), ledger: &memoryLedger{},
+		launch: sandbox.Launch{RunID: uuid.NewString(), Step: "doctor", N: 1},
+	}
+	p.live(ctx, c, root, provider, d)
+}
+
+// doctorRoot makes a root, and clears away those that were left behind.
+func (a *app) doctorRoot(ctx context.Context) (string, error) {
+	dir, err := a.dataDir()
+	if err != nil {
+		return "", err
+	}
+	left, _ := filepath.Glob(filepath.Join(dir, doctorDir)) // the pattern is good
+	for _, old := range left {
+		if info, err := os.Stat(old); err == nil && time.Since(info.ModTime()) > doctorLeft {
+			clearRoot(ctx, a, old)
+		}
+	}
+	return os.MkdirTemp(dir, doctorDir)
+}
+
+func clearRoot(ctx context.Context, a *app, root string) {
+	provider, err := local.New(ctx, local.Config{Root: root, Machine: "doctor", Isolation: local.Plain, Log: a.log})
+	if err != nil {
+		return
+	}
+	hosts, _ := provider.List(ctx)
+	for _, h := range hosts {
+		_ = provider.Delete(ctx, h.ID)
+	}
+	_ = os.RemoveAll(root)
+}
+
+// patient is the host that doctor looks at.
+type patient struct {
+	client *sandbox.Client
+	ledger sandbox.Ledger
+	launch sandbox.Launch
+	box    *sandbox.Sandbox
+}
+
+// live takes it from creation to deletion.
+func (p *patient) live(ctx context.Context, c *doctorCmd, root string, provider *local.Provider, d *diagnosis) {
+	made := d.try("provision", func() (detail string, err error) {
+		p.box, err = p.client.Acquire(ctx, p.ledger, provider.Name(), sandbox.HostSpec{
+			Key: sandbox.StepKey(p.launch.RunID, p.launch.Step), RunID: p.launch.RunID,
+		})
+		if err != nil {
+			return "", err
+		}
+		return "a host was created, reached and prepared", nil
+	})
+	if !made {
+		return
+	}
+	defer p.box.Close()
+	// It is released whatever fails before.
+	defer d.try("release", func() (string, error) { return p.release(context.WithoutCancel(ctx), provider) })
+	started := d.try("exec", func() (string, error) { return p.exec(ctx) }) &&
+		d.try("start", func() (string, error) {
+			_, err := p.box.Start(ctx, p.launch, sandbox.Command{Argv: []string{"/bin/sh", "-c", doctorScript}})
+			return "a detached process runs", err
+		})
+	if started {
+		d.try("re-attach", func() (string, error) { return p.reattach(ctx, c, root) })
+	}
+}
+
+func (p *patient) exec(ctx context.Context) (string, error) {
+	var out bytes.Buffer
+	exit, err := p.box.Exec(ctx, sandbox.Command{Argv: []string{"/bin/sh", "-c", "echo hello"}}, sandbox.Stdio{Out: &out})
+	if err == nil && (!exit.Success() || out.String() != "hello\n") {
+		err = fmt.Errorf("a command printed %q and ended with %d: %w", out.String(), exit.Code, errDoctor)
+	}
+	return "a command ran and answered", err
+}
+
+func (p *patient) release(ctx context.Context, provider *local.Provider) (string, error) {
+	if err := p.client.Delete(ctx, p.ledger, p.box.Entry()); err != nil {
+		return "", err
+	}
+	if _, err := provider.Get(ctx, p.box.Host().ID); !errors.Is(err, faults.SandboxNotFound) {
+		return "", fmt.Errorf("the host is still there: %w", errors.Join(errDoctor, err))
+	}
+	return "the host and its processes are gone", nil
+}
+
+// reattach lets another process of this program follow ours to its end.
+func (p *patient) reattach(ctx context.Context, c *doctorCmd, root string) (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.CommandContext(ctx, self, "doctor-attach", "--isolation", c.Isolation, "--run", p.launch.RunID, root, p.box.Host().ID)
+	var out, complaint bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &complaint
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%w: %s", err, strings.TrimSpace(complaint.String()))
+	}
+	var seen attached
+	if err := json.Unmarshal(out.Bytes(), &seen); err != nil {
+		return "", err
+	}
+	if seen.Exit != 0 || seen.Output != doctorPrinted {
+		return "", fmt.Errorf("it read %q and exit status %d: %w", seen.Output, seen.Exit, errDoctor)
+	}
+	return fmt.Sprintf("process %d read all of its output and its exit status", cmd.Process.Pid), nil
+}
+
+// attachCmd is the other process.
+type attachCmd struct {
+	isolation `embed:""`
+	RunID     string `name:"run" required:""`
+	Root      string `arg:""`
+	Host      string `arg:""`
+}
+
+// attached is what it saw.
+type attached struct {
+	Output string
+	Exit   int
+}
+
+// Run is kong's.
+func (c *attachCmd) Run(ctx context.Context, a *app) error {
+	provider, err := a.localProvider(ctx, c.isolation, c.Root, "doctor", nil)
+	if err != nil {
+		return err
+	}
+	conn, err := provider.Dial(ctx, sandbox.Host{ID: c.Host})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	var out bytes.Buffer
+	exit, err := conn.Follow(ctx, sandbox.Launch{RunID: c.RunID, Step: "doctor", N: 1}, sandbox.Offsets{}, func(_ sandbox.Stream, _ int64, data []byte) error {
+		out.Write(data)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return a.printJSON(attached{out.String(), exit.Code})
+}
+
+// memoryLedger is a ledger for hosts that no run has: they do not outlive
+// this process.
+type memoryLedger struct {
+	mu      sync.Mutex
+	entries []sandbox.Entry
+}
+
+// Reserve is sandbox.Ledger's.
+func (l *memoryLedger) Reserve(_ context.Context, provider string, key sandbox.Key) (sandbox.Entry, bool, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, e := range l.entries {
+		if e.Key == key && e.State != "" {
+			return e, true, nil
+		}
+	}
+	e := sandbox.Entry{ID: int64(len(l.entries)), Key: key, Provider: provider, State: sandbox.Creating}
+	l.entries = append(l.entries, e)
+	return e, false, nil
+}
+
+// Created is sandbox.Ledger's.
+func (l *memoryLedger) Created(_ context.Context, id int64, host sandbox.Host) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := &l.entries[id]
+	e.HostID, e.Machine, e.State = host.ID, host.Machine, sandbox.Active
+	return nil
+}
+
+// Releasing is sandbox.Ledger's.
+func (l *memoryLedger) Releasing(_ context.Context, id int64) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.entries[id].State == "" {
+		return sandbox.ErrReleased
+	}
+	l.entries[id].State = sandbox.Releasing
+	return nil
+}
+
+// Released is sandbox.Ledger's.
+func (l *memoryLedger) Released(_ context.Context, id int64) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.entries[id].State = "" // closed
+	return nil
+}
