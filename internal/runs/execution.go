@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"path"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -213,7 +214,7 @@ func (x *execution) upload(ctx context.Context, box *sandbox.Sandbox, files []Fi
 		if f.Executable {
 			mode = 0o755
 		}
-		if err := box.Upload(ctx, f.Path, mode, bytes.NewReader(content)); err != nil {
+		if err := box.Upload(ctx, path.Clean(f.Path), mode, bytes.NewReader(content)); err != nil {
 			return err
 		}
 	}
