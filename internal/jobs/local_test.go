@@ -95,7 +95,10 @@ func TestCommandsOfEveryKind(t *testing.T) {
 				if c.checkResults != nil {
 					c.checkResults(w, id)
 				}
-				w.eventually(func() bool { hosts, err := e.Sandboxes.List(context.Background()); return err == nil && len(hosts) == 0 },
+				w.eventually(func() bool {
+					hosts, err := e.Sandboxes.List(context.Background())
+					return err == nil && len(hosts) == 0
+				},
 					func() any { hosts, _ := e.Sandboxes.List(context.Background()); return hosts }, "no host")
 			})
 		}

@@ -11,6 +11,12 @@ import (
 	"executor/internal/sandbox"
 )
 
+// How long an executor may be the only one that does it.
+const (
+	passLimit  = 5 * time.Second
+	hostsLimit = 5 * time.Minute
+)
+
 // reap is the part of an executor's life that cares for what others left
 // behind. One executor at a time does it; for the hosts that only one machine
 // can reach, one on each machine.
@@ -41,7 +47,7 @@ type reaper struct {
 }
 
 func (r *reaper) pass(ctx context.Context) error {
-	err := r.Store.Exclusively(ctx, runs.Housekeeping, func(ctx context.Context) error {
+	err := r.Store.Exclusively(ctx, runs.Housekeeping, passLimit, func(ctx context.Context) error {
 		if err := r.judge(ctx); err != nil {
 			return err
 		}
@@ -120,7 +126,7 @@ func (r *reaper) reconcile(ctx context.Context) error {
 
 // reapHosts deletes hosts that no run needs and that this machine can reach.
 func (r *reaper) reapHosts(ctx context.Context) {
-	err := r.Store.Exclusively(ctx, "reaper.hosts."+r.Config.Machine, func(ctx context.Context) error {
+	err := r.Store.Exclusively(ctx, "reaper.hosts."+r.Config.Machine, hostsLimit, func(ctx context.Context) error {
 		hosts, err := r.Store.AbandonedHosts(ctx, r.Config.Machine, r.Config.HostGrace, r.Config.CreateGrace)
 		if err != nil {
 			return err

@@ -3,6 +3,7 @@ package runs
 import (
 	"context"
 	"errors"
+	"strconv"
 	"time"
 
 	"github.com/google/uuid"
@@ -181,11 +182,18 @@ func (s *Store) Watch(ctx context.Context, work []Work) ([]News, error) {
 }
 
 // Exclusively calls do while no other executor is in it, in the transaction
-// that holds the lock; it does nothing where another one is.
-func (s *Store) Exclusively(ctx context.Context, what string, do func(context.Context) error) error {
+// that holds the lock; it does nothing where another one is. After the limit
+// do's context ends, and Postgres takes the lock away from who does not answer:
+// an executor that was paused or cut off in the middle must not keep the others
+// out.
+func (s *Store) Exclusively(ctx context.Context, what string, limit time.Duration, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
 	return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		var ours bool
-		err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0))`, "executor."+s.schema+"."+what).Scan(&ours)
+		err := tx.QueryRow(ctx, `
+			SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0)) FROM set_config('idle_in_transaction_session_timeout', $2, true)`,
+			"executor."+s.schema+"."+what, strconv.FormatInt(limit.Milliseconds(), 10)).Scan(&ours)
 		if err != nil || !ours {
 			return err
 		}

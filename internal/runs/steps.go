@@ -110,6 +110,9 @@ func (s *Store) queueLaunchEnd(b *pgx.Batch, c *Claim, p place, n int, exit *san
 func (s *Store) succeeded(ctx context.Context, c *Claim, p place, attempt, launch int, exit sandbox.Exit, result json.RawMessage) error {
 	return s.persist(ctx, "finish step", func(ctx context.Context) error {
 		b := &pgx.Batch{}
+		// Before the fence: two members that held its lock would both wait to
+		// make it a stronger one.
+		b.Queue(s.q(`UPDATE executor.runs SET crashes = 0 WHERE id = $1 AND crashes > 0`), c.RunID)
 		s.queueFence(b, c)
 		code, signal := exitColumns(&exit)
 		b.Queue(s.q(`
@@ -118,7 +121,6 @@ func (s *Store) succeeded(ctx context.Context, c *Claim, p place, attempt, launc
 			WHERE (run_id, step, member, n) = ($1, $2, $3, $4) AND ended_at IS NULL`),
 			c.RunID, p.step, p.member, attempt, code, signal)
 		s.queueLaunchEnd(b, c, p, launch, &exit)
-		b.Queue(s.q(`UPDATE executor.runs SET crashes = 0 WHERE id = $1 AND crashes > 0`), c.RunID)
 		if p.member == "" {
 			s.queueStepEnd(b, c, p.step, Succeeded, result)
 		}
