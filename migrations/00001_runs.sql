@@ -266,7 +266,7 @@ CREATE FUNCTION enqueue_run(
     priority        integer     DEFAULT 1,
     scheduled_at    timestamptz DEFAULT NULL
 ) RETURNS uuid
-LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 #variable_conflict use_variable
 DECLARE
     run    uuid := gen_random_uuid();
@@ -314,7 +314,7 @@ END $$;
 -- it is. An unknown id is NULL.
 -- +goose StatementBegin
 CREATE FUNCTION cancel_run(run_id uuid) RETURNS text
-LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE
     run runs%ROWTYPE;
@@ -353,6 +353,10 @@ BEGIN
     RETURN run.status;
 END $$;
 -- +goose StatementEnd
+
+-- Both run as their owner: a backend needs EXECUTE on them and no table.
+REVOKE EXECUTE ON FUNCTION enqueue_run(jsonb, text, text, integer, timestamptz) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION cancel_run(uuid) FROM PUBLIC;
 
 -- +goose Down
 DROP FUNCTION cancel_run(uuid);

@@ -194,7 +194,9 @@ func riverMigrator(pool *pgxpool.Pool, schema string) (*rivermigrate.Migrator[pg
 // which PgBouncer refuses.
 func withGoose(pool *pgxpool.Pool, schema string, do func(*goose.Provider) error) error {
 	db := stdlib.OpenDB(*pool.Config().ConnConfig, stdlib.OptionAfterConnect(func(ctx context.Context, conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, `SET search_path TO `+pgx.Identifier{schema}.Sanitize())
+		// Temporary tables last: functions that run as their owner keep this
+		// path, and nobody may slip them a table.
+		_, err := conn.Exec(ctx, `SET search_path TO `+pgx.Identifier{schema}.Sanitize()+`, pg_temp`)
 		return err
 	}))
 	defer func(db *sql.DB) { _ = db.Close() }(db)

@@ -38,6 +38,7 @@ type serving struct {
 	Workers   int           `env:"EXECUTOR_WORKERS" default:"50" help:"Runs at the same time, per queue."`
 	Queues    []string      `env:"EXECUTOR_QUEUES" default:"default" placeholder:"NAME" help:"Queues to work on (${default})."`
 	Grace     time.Duration `env:"EXECUTOR_GRACE" default:"30s" help:"How long letting go of everything may take at the end. Processes go on without it."`
+	PollOnly  bool          `env:"EXECUTOR_POLL_ONLY" help:"Ask Postgres for work instead of listening, and keep no session: for a proxy that pools transactions."`
 	OutputCap int64         `env:"EXECUTOR_OUTPUT_CAP" default:"16777216" placeholder:"BYTES" help:"Bytes kept of each output stream of a process (${default})."`
 	isolation `embed:""`
 }
@@ -53,14 +54,14 @@ func (s *serving) Validate() error {
 		return fmt.Errorf("--output-cap: expected at least 4096 bytes, got %d", s.OutputCap)
 	}
 	for _, q := range s.Queues {
-		if !queueName.MatchString(q) {
-			return fmt.Errorf("--queues: expected names of 1 to 64 letters, digits, '_' or '-', got %q", q)
+		if len(q) > 64 || !queueName.MatchString(q) {
+			return fmt.Errorf("--queues: expected names of 1 to 64 lower-case letters and digits, parted by single '_' or '-', got %q", q)
 		}
 	}
 	return nil
 }
 
-var queueName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+var queueName = regexp.MustCompile(`^[a-z0-9]+([_-][a-z0-9]+)*$`)
 
 // isolation is the configuration of the local provider.
 type isolation struct {

@@ -16,12 +16,13 @@ import (
 
 type doctorCmd struct {
 	isolation `embed:""`
-	JSON      bool `name:"json" help:"One JSON document."`
+	Unit      string `env:"EXECUTOR_UNIT" default:"executor.service" placeholder:"NAME" help:"systemd's unit of the executor, where there is one (${default})."`
+	JSON      bool   `name:"json" help:"One JSON document."`
 }
 
 // Help is kong's.
 func (doctorCmd) Help() string {
-	return `Checks the database and its migrations, and takes a real host of the provider through its life: it is created, a process is started in it, another process of this program finds it again and reads its output to the end, and the host is deleted. Says what is not isolated. Exit status 4 when something fails.`
+	return `Checks the database and its migrations, and takes a real host of the provider through its life: it is created, a process is started in it, another process of this program finds it again and reads its output to the end, and the host is deleted. Says what is not isolated, and whether a restart of the executor would kill running processes. Exit status 4 when something fails.`
 }
 
 // diagnosis is what doctor found out.
@@ -68,6 +69,9 @@ func (c *doctorCmd) Run(ctx context.Context, a *app) error {
 		defer db.close()
 	}
 	c.checkProvider(ctx, a, db, d)
+	d.try("survival", func() (string, error) {
+		return "nothing seen that would end local processes with the executor", supervisorOf(ctx, c.Unit).mortal()
+	})
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

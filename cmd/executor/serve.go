@@ -43,6 +43,9 @@ func (c *serveCmd) Run(ctx context.Context, a *app) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := supervisorOf(ctx, "").mortal(); err != nil {
+		a.log.Warn().Err(err).Msg("a restart will interrupt runs")
+	}
 	a.log.Info().Stringer("listen", listener.Addr()).Str("version", version()).Msg("serving")
 	return s.serve(ctx)
 }

@@ -136,7 +136,7 @@ func (s *service) checks() []api.Check {
 
 func (a *app) executorConfig(cfg serving, place string) jobs.Config {
 	c := jobs.DefaultConfig()
-	c.Queues, c.Workers, c.Grace = cfg.Queues, cfg.Workers, cfg.Grace
+	c.Queues, c.Workers, c.Grace, c.PollOnly = cfg.Queues, cfg.Workers, cfg.Grace, cfg.PollOnly
 	c.Machine, c.Version, c.PID = place, version(), os.Getpid()
 	c.Hostname, _ = os.Hostname() // it is for people only
 	return c

@@ -30,7 +30,7 @@ type submission struct {
 // would lack it.
 type SubmissionOptions struct {
 	IdempotencyKey *string    `json:"idempotency_key,omitempty" minLength:"1" maxLength:"255" doc:"A repeated key returns the run that it named first, whatever became of it. The Idempotency-Key header is the same."`
-	Queue          *string    `json:"queue,omitempty" pattern:"^[A-Za-z0-9_-]{1,64}$" doc:"Which executors take it. Default: default."`
+	Queue          *string    `json:"queue,omitempty" pattern:"^[a-z0-9]+([_-][a-z0-9]+)*$" maxLength:"64" doc:"Which executors take it. Default: default."`
 	Priority       *int       `json:"priority,omitempty" minimum:"1" maximum:"4" doc:"1, the default, is first."`
 	ScheduledAt    *time.Time `json:"scheduled_at,omitempty" doc:"Not before. Default: now."`
 }
@@ -107,7 +107,7 @@ func (s *server) submit(ctx context.Context, in *submitRequest) (*submitResponse
 	return out, nil
 }
 
-var queueRE = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+var queueRE = regexp.MustCompile(`^[a-z0-9]+([_-][a-z0-9]+)*$`)
 
 // options checks what stands beside the spec, and the key of the header.
 func (o *SubmissionOptions) options(headerKey []string) (runs.Options, error) {
@@ -131,7 +131,7 @@ func (o *SubmissionOptions) options(headerKey []string) (runs.Options, error) {
 	if o.Queue != nil {
 		options.Queue = *o.Queue
 		if !queueRE.MatchString(*o.Queue) {
-			wrong = append(wrong, field("body.queue", `expected 1 to 64 letters, digits, "_" or "-"`))
+			wrong = append(wrong, field("body.queue", `expected 1 to 64 lower-case letters and digits, parted by single "_" or "-"`))
 		}
 	}
 	if o.Priority != nil {

@@ -84,7 +84,7 @@ func (s *Store) claim(ctx context.Context, run uuid.UUID, job int64, executor uu
 // again.
 func (s *Store) unclaimable(ctx context.Context, run uuid.UUID, job int64, executor uuid.UUID) (Verdict, int64, error) {
 	verdict := Stale
-	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+	err := pgx.BeginTxFunc(ctx, s.pool, brief, func(tx pgx.Tx) error {
 		var o Observed
 		err := tx.QueryRow(ctx, s.q(`
 			SELECT run.id, run.status, run.epoch, run.job_id, run.executor_id

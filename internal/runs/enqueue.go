@@ -14,7 +14,7 @@ import (
 // priority, now.
 type Options struct {
 	IdempotencyKey string    // a repeated key returns the run it named first
-	Queue          string    // 1 to 64 letters, digits, '_' or '-'
+	Queue          string    // 1 to 64 lower-case letters and digits, parted by single '_' or '-'
 	Priority       int       // 1 (first) to 4
 	ScheduledAt    time.Time // not before
 }
@@ -62,7 +62,7 @@ func (s *Store) Cancel(ctx context.Context, db DB, id uuid.UUID) (Status, error)
 // fresh retry budget, and makes its job available; a job that River has pruned
 // is made anew.
 func (s *Store) Retry(ctx context.Context, id uuid.UUID) error {
-	return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+	return pgx.BeginTxFunc(ctx, s.pool, brief, func(tx pgx.Tx) error {
 		var status Status
 		err := tx.QueryRow(ctx, s.q(`SELECT status FROM executor.runs WHERE id = $1 FOR UPDATE`), id).Scan(&status)
 		switch {

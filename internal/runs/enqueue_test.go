@@ -197,3 +197,51 @@ func TestSeedingDeletesNoCode(t *testing.T) {
 		t.Errorf("%d, %d, %v", future, stale, err)
 	}
 }
+
+// A backend's role needs the two functions and no table; another one has
+// neither, and nobody can slip them a table of his own.
+func TestABackendNeedsNoTable(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	store := runstest.New(t)
+	role := "backend_" + strings.ReplaceAll(uuid.NewString(), "-", "")
+	admin := func(sql string) {
+		t.Helper()
+		if _, err := store.Pool().Exec(ctx, sql); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	admin(`CREATE ROLE ` + role)
+	t.Cleanup(func() { admin(`DROP OWNED BY ` + role); admin(`DROP ROLE ` + role) })
+	conn, err := pgx.ConnectConfig(ctx, store.Pool().Config().ConnConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close(ctx) })
+	if _, err := conn.Exec(ctx, `SET ROLE `+role); err != nil {
+		t.Fatal(err)
+	}
+	var id uuid.UUID
+	enqueue := func() error { return conn.QueryRow(ctx, `SELECT executor.enqueue_run($1)`, simple).Scan(&id) }
+	if enqueue() == nil {
+		t.Error("anybody may enqueue")
+	}
+	admin(`GRANT USAGE ON SCHEMA executor TO ` + role)
+	if enqueue() == nil {
+		t.Error("whoever may look may enqueue")
+	}
+	admin(`GRANT EXECUTE ON FUNCTION executor.enqueue_run, executor.cancel_run TO ` + role)
+	if _, err := conn.Exec(ctx, `CREATE TEMPORARY TABLE runs (LIKE pg_class)`); err != nil {
+		t.Fatal(err)
+	}
+	if err := enqueue(); err != nil {
+		t.Fatal(err)
+	}
+	var status string
+	if err := conn.QueryRow(ctx, `SELECT executor.cancel_run($1)`, id).Scan(&status); err != nil || status != "cancelled" {
+		t.Errorf("%q, %v", status, err)
+	}
+	if _, err := conn.Exec(ctx, `SELECT FROM executor.runs`); err == nil {
+		t.Error("the role reads a table that it was not given")
+	}
+}

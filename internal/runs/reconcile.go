@@ -213,7 +213,7 @@ func (s *Store) Mend(ctx context.Context, o Observed, a Action, crashBudget int)
 
 func (s *Store) mendByEnd(ctx context.Context, o Observed, kind *faults.Kind, message string) (ended bool, err error) {
 	code := kind.Code()
-	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+	err = pgx.BeginTxFunc(ctx, s.pool, brief, func(tx pgx.Tx) error {
 		if ended, err = s.endUnowned(ctx, tx, o, Failed, &code, &message); err != nil || !ended {
 			return err
 		}
@@ -225,7 +225,7 @@ func (s *Store) mendByEnd(ctx context.Context, o Observed, kind *faults.Kind, me
 // mendByCancel ends the run, or lets the next executor do it where a process
 // must be stopped first.
 func (s *Store) mendByCancel(ctx context.Context, o Observed, k rekey) (mended bool, err error) {
-	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+	err = pgx.BeginTxFunc(ctx, s.pool, brief, func(tx pgx.Tx) error {
 		var busy bool
 		if err := tx.QueryRow(ctx, s.q(`
 			SELECT EXISTS (SELECT FROM executor.run_launches WHERE run_id = $1 AND ended_at IS NULL)`), o.RunID).Scan(&busy); err != nil {

@@ -260,7 +260,7 @@ func (s *Store) PutOff(ctx context.Context, c *Claim, code *faults.Kind, retryAt
 // unspent, for another executor to continue the run. The processes go on.
 func (s *Store) HandBack(ctx context.Context, c *Claim, reason string) error {
 	return s.persist(ctx, "hand back", func(ctx context.Context) error {
-		return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		return pgx.BeginTxFunc(ctx, s.pool, brief, func(tx pgx.Tx) error {
 			var job int64
 			err := tx.QueryRow(ctx, s.q(`
 				SELECT job_id FROM executor.runs

@@ -100,6 +100,11 @@ func (s *Store) persist(ctx context.Context, what string, write func(context.Con
 	}
 }
 
+// brief begins a transaction of several statements. Postgres ends it when its
+// owner falls silent in the middle: an executor that is paused, or whose machine
+// is gone, must not keep a run locked.
+var brief = pgx.TxOptions{BeginQuery: `BEGIN; SET LOCAL idle_in_transaction_session_timeout = '10s'`}
+
 // batch sends the statements as one implicit transaction.
 func (s *Store) batch(ctx context.Context, b *pgx.Batch) error {
 	return s.pool.SendBatch(ctx, b).Close()
@@ -133,6 +138,7 @@ func passing(err error) bool {
 	}
 	switch pg.Code {
 	case "25006", // read-only transaction: a standby
+		"25P03", // it was too long in coming: we were paused
 		"55P03", // lock not available
 		"0A000": // cached plan must not change result type
 		return true

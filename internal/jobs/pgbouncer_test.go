@@ -1,0 +1,97 @@
+package jobs_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"executor/internal/runs"
+	"executor/internal/sandbox/sandboxtest"
+)
+
+// behindPgBouncer starts a PgBouncer in front of the world's database.
+func (w *world) behindPgBouncer(poolMode string) (url string) {
+	t := w.t
+	t.Helper()
+	server := w.store.Pool().Config().ConnConfig
+	dir, err := os.MkdirTemp("", "bouncer-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	socket, err := os.Stat(filepath.Join(server.Host, fmt.Sprintf(".s.PGSQL.%d", server.Port)))
+	if err != nil {
+		t.Fatalf("this test needs a server on a Unix socket: %v", err)
+	}
+	config := fmt.Sprintf("[databases]\n%s = host=%s port=%d user=%s\n[pgbouncer]\npool_mode = %s\nunix_socket_dir = %s\nlisten_addr =\nlisten_port = 6432\nauth_type = any\nlogfile = %s/log\nserver_tls_sslmode = disable\nmax_client_conn = 500\ndefault_pool_size = 30\n",
+		server.Database, server.Host, server.Port, server.User, poolMode, dir, dir)
+	ini := filepath.Join(dir, "pgbouncer.ini")
+	if err := os.WriteFile(ini, []byte(config), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("pgbouncer", ini)
+	if os.Geteuid() == 0 { // PgBouncer refuses root; the server lets in the user it runs as
+		owner := socket.Sys().(*syscall.Stat_t)
+		if err := os.Chown(dir, int(owner.Uid), int(owner.Gid)); err != nil {
+			t.Fatal(err)
+		}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: owner.Uid, Gid: owner.Gid}}
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("this test needs pgbouncer: %v", err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	w.eventually(func() bool { _, err := os.Stat(filepath.Join(dir, ".s.PGSQL.6432")); return err == nil }, func() any { return nil }, "a socket")
+	return fmt.Sprintf("postgres://%s@/%s?host=%s&port=6432", server.User, server.Database, dir)
+}
+
+// What the docs say of PgBouncer: session pooling as it is; transaction
+// pooling with polling, and a way to send queries that prepares nothing.
+func TestBehindPgBouncer(t *testing.T) {
+	for mode, params := range map[string]string{"session": "", "transaction": "&default_query_exec_mode=exec"} {
+		t.Run(mode, func(t *testing.T) {
+			w := newWorld(t)
+			url := w.behindPgBouncer(mode) + params
+			w.connect(func(c *pgxpool.Config) {
+				parsed, err := pgxpool.ParseConfig(url)
+				if err != nil {
+					t.Fatal(err)
+				}
+				*c = *parsed
+			})
+			end := make(chan struct{})
+			w.fake.Script("a", sandboxtest.Proc{Hang: true})
+			w.fake.Script("d", sandboxtest.Proc{Stdout: "x\n", Until: end})
+			e := w.executor()
+			e.Config.PollOnly = mode == "transaction"
+			stop := w.start(e)
+			cancelled := w.enqueue(oneStep)
+			w.running(cancelled)
+			w.cancel(cancelled)
+			w.await(cancelled, state{runs.Cancelled, "", "cancelled"})
+
+			handedOver := w.enqueue(`{"steps": [{"name": "d", "shell": "x"}]}`)
+			w.running(handedOver)
+			time.Sleep(5 * time.Second) // past the limit for a lost session
+			stop()
+			e = w.executor()
+			e.Config.PollOnly = mode == "transaction"
+			w.start(e)
+			close(end)
+			w.await(handedOver, state{runs.Succeeded, "", "completed"})
+			if n := query[int](w, `SELECT count(*) FROM executor.executors WHERE lost_at IS NOT NULL`); n != 0 {
+				t.Error("an executor was judged dead")
+			}
+			if _, err := w.store.Get(context.Background(), handedOver); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
