@@ -31,7 +31,7 @@ func newPlant(t *testing.T) *plant {
 	t.Helper()
 	t.Parallel()
 	p := &plant{&front{t: t, store: runstest.New(t), log: &syncBuffer{}}, sandboxtest.NewFake()}
-	log := zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.InfoLevel)
+	log := runstest.Log(t).Level(zerolog.InfoLevel)
 	client, err := jobs.NewInspector(p.store, log)
 	if err != nil {
 		t.Fatal(err)

@@ -316,6 +316,7 @@ func (m *model) settle() {
 		m.reap()
 		m.fetch(p)
 	}
+	m.reap() // a job that somebody ended otherwise says the same again
 	m.checkHistory()
 	rows, err := m.store.Pool().Query(ctx, `
 		SELECT run.status, coalesce(run.failure_code, ''), job.state::text

@@ -40,7 +40,7 @@ func newWorld(t *testing.T) *world {
 
 // executor describes an executor of the world's.
 func (w *world) executor() *jobs.Executor {
-	log := zerolog.New(zerolog.NewTestWriter(w.t)).Level(zerolog.InfoLevel)
+	log := runstest.Log(w.t).Level(zerolog.InfoLevel)
 	client := sandbox.NewClient(sandbox.DefaultTimeouts(), log, w.fake)
 	config := jobs.DefaultConfig()
 	config.Machine = "m1"

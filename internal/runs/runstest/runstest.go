@@ -96,7 +96,7 @@ func Empty(t testing.TB) string {
 // New returns a store on a fresh database of the test's own.
 func New(t testing.TB) *runs.Store {
 	t.Helper()
-	return runs.NewStore(Pool(t, URL(t)), migrations.DefaultSchema, Lease, zerolog.New(zerolog.NewTestWriter(t)))
+	return runs.NewStore(Pool(t, URL(t)), migrations.DefaultSchema, Lease, Log(t))
 }
 
 // Pool connects to a database until the test ends.
