@@ -106,7 +106,11 @@ func (m *model) claim(p *player, d *delivery) {
 	if verdict == runs.Claimed {
 		m.t.Fatal("claimed without a claim")
 	}
-	p.finish(d, riverdriver.JobSetStateCompleted(d.job.ID, time.Now(), nil), verdict == runs.Stale)
+	if verdict == runs.Stale {
+		p.finish(d, riverdriver.JobSetStateSnoozedAvailable(d.job.ID, time.Now(), d.job.Attempt-1, []byte(`{"snoozes": 1}`)), false)
+		return
+	}
+	p.finish(d, riverdriver.JobSetStateCompleted(d.job.ID, time.Now(), nil), verdict == runs.Stray)
 }
 
 // owner is the player that the run's row names, while it has the claim.

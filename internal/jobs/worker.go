@@ -58,10 +58,17 @@ func (w *worker) claim(ctx context.Context, job *river.Job[Args]) (*runs.Claim, 
 			return nil, river.JobSnooze(0)
 		}
 		claim, verdict, err := w.store.Claim(ctx, job.Args.RunID, job.ID, w.id)
-		if err == nil {
-			if verdict != runs.Claimed {
-				w.log.Info().Stringer("run_id", job.Args.RunID).Int64("job_id", job.ID).Msg("the job has nothing to do")
+		if err == nil && claim == nil {
+			w.log.Info().Stringer("run_id", job.Args.RunID).Int64("job_id", job.ID).Msg("the job has nothing to do")
+			if verdict == runs.Stale {
+				// If River has given the job to somebody else by now, a snooze does
+				// no more than to offer it once too often; completing it would end
+				// it under him.
+				return nil, river.JobSnooze(0)
 			}
+			return nil, nil
+		}
+		if err == nil {
 			return claim, nil
 		}
 		w.log.Warn().Err(err).Stringer("run_id", job.Args.RunID).Msg("cannot claim; trying again")

@@ -33,7 +33,8 @@ type Verdict int
 const (
 	Claimed  Verdict = iota // the run is ours to work on
 	Finished                // it has succeeded before: the job is complete, again
-	Stale                   // the job is not, or no longer, the run's to deliver
+	Stale                   // somebody else has, or had, the run's job: leave it as it is
+	Stray                   // the job is no run's
 )
 
 // Claim makes the executor the run's worker under a new epoch. A failed or
@@ -93,7 +94,12 @@ func (s *Store) unclaimable(ctx context.Context, run uuid.UUID, job int64, execu
 			FOR UPDATE OF run`), run, job).Scan(&o.RunID, &o.Status, &o.Epoch, &o.JobID, &o.ExecutorID)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
-			return nil
+			var its bool
+			err := tx.QueryRow(ctx, s.q(`SELECT EXISTS (SELECT FROM executor.runs WHERE id = $1 AND job_id = $2)`), run, job).Scan(&its)
+			if !its {
+				verdict = Stray
+			}
+			return err
 		case err != nil:
 			return err
 		case o.Status == Succeeded:

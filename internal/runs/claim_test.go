@@ -83,7 +83,7 @@ func TestAFencedWorkerWritesNothing(t *testing.T) {
 	if newJob == job {
 		t.Fatal("the handed-back job kept its id")
 	}
-	if c, verdict, err := store.Claim(ctx, run, job, first); c != nil || verdict != runs.Stale || err != nil {
+	if c, verdict, err := store.Claim(ctx, run, job, first); c != nil || verdict != runs.Stray || err != nil {
 		t.Errorf("a claim under the old id: %v %v %v", c, verdict, err)
 	}
 	c, _, err := store.Claim(ctx, run, newJob, second)
