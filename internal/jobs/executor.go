@@ -114,6 +114,7 @@ func (e *Executor) Run(ctx context.Context) error {
 
 	alive, die := context.WithCancelCause(ctx)
 	defer die(nil)
+	e.Metrics.lastBeat.SetToCurrentTime()
 	life := &life{Executor: e, id: id, set: set, log: log}
 	var loops errgroup.Group
 	loops.Go(func() error { die(life.beat(alive)); return nil })
