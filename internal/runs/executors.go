@@ -2,14 +2,11 @@ package runs
 
 import (
 	"context"
-	"errors"
 	"strconv"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-
-	"executor/internal/sandbox"
 )
 
 // ExecutorInfo describes one running process of this program.
@@ -200,54 +197,3 @@ func (s *Store) Exclusively(ctx context.Context, what string, limit time.Duratio
 		return do(ctx)
 	})
 }
-
-// AbandonedHosts lists hosts that no run needs: the run is finished or gone,
-// and has been for at least the grace. Those in creating are left for as long
-// as a create may take.
-func (s *Store) AbandonedHosts(ctx context.Context, machine string, grace, creating time.Duration) ([]AbandonedHost, error) {
-	rows, err := s.pool.Query(ctx, s.q(`
-		SELECT h.run_id, h.epoch, h.id, h.key, h.provider, coalesce(h.host_id, ''), h.machine, h.state
-		FROM executor.sandbox_hosts AS h LEFT JOIN executor.runs AS run ON run.id = h.run_id
-		WHERE h.state <> 'released' AND h.machine IN ('', $1)
-		  AND (run.id IS NULL OR run.finished_at < now() - $2::interval)
-		  AND (h.state <> 'creating' OR h.created_at < now() - $3::interval)
-		ORDER BY h.id LIMIT 100`), machine, grace, creating)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (h AbandonedHost, err error) {
-		e := &h.Entry
-		err = row.Scan(&h.RunID, &h.Epoch, &e.ID, &e.Key, &e.Provider, &e.HostID, &e.Machine, &e.State)
-		return h, err
-	})
-}
-
-// UnknownHosts picks, of hosts that are certainly ours, those that no live row
-// of the ledger knows.
-func (s *Store) UnknownHosts(ctx context.Context, hosts []sandbox.Host) ([]sandbox.Host, error) {
-	providers, ids, keys := make([]string, len(hosts)), make([]string, len(hosts)), make([]string, len(hosts))
-	for i, h := range hosts {
-		providers[i], ids[i], keys[i] = h.Provider, h.ID, string(h.Key)
-	}
-	rows, err := s.pool.Query(ctx, s.q(`
-		SELECT n FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS host (provider, id, key, n)
-		WHERE NOT EXISTS (
-		    SELECT FROM executor.sandbox_hosts AS h
-		    WHERE h.state <> 'released' AND h.provider = host.provider AND (h.host_id = host.id OR h.host_id IS NULL AND h.key = host.key))`),
-		providers, ids, keys)
-	if err != nil {
-		return nil, err
-	}
-	positions, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-	unknown := make([]sandbox.Host, len(positions))
-	for i, n := range positions {
-		unknown[i] = hosts[n-1]
-	}
-	return unknown, err
-}
-
-// ReaperLedger is the ledger as the reaper may write it: fenced by the run
-// staying finished, or gone.
-func (s *Store) ReaperLedger() *reaperLedger { return &reaperLedger{s} }
-
-var errReaperOnlyDeletes = errors.New("the reaper makes no hosts")
