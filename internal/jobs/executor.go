@@ -135,11 +135,12 @@ func (e *Executor) Run(ctx context.Context) error {
 	set.endAll(cause)
 	stopCtx, stopped := context.WithTimeout(context.WithoutCancel(ctx), e.Config.Grace)
 	defer stopped()
-	if err := client.Stop(stopCtx); err != nil {
-		return fmt.Errorf("some runs could not be let go of within %s; another executor takes them over: %w", e.Config.Grace, err)
-	}
+	err = client.Stop(stopCtx)
 	if fenced {
-		return runs.ErrFenced
+		return errors.Join(runs.ErrFenced, err)
+	}
+	if err != nil {
+		return fmt.Errorf("some runs could not be let go of within %s; another executor takes them over: %w", e.Config.Grace, err)
 	}
 	if err := e.Store.Leave(stopCtx, id); err != nil {
 		log.Warn().Err(err).Msg("did not sign off; the others wait for the lease")

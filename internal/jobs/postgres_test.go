@@ -2,6 +2,7 @@ package jobs_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -132,6 +133,42 @@ func TestPostgresIsAwayForAWhile(t *testing.T) {
 	way.mend()
 	w.awaitPatiently(id, state{runs.Succeeded, "", "completed"})
 	w.once(id, 1, strings.Repeat("line\n", 1000))
+}
+
+// Postgres is away for longer than the lease: the executor fences itself off
+// and starts afresh, and the run goes on with its process.
+func TestPostgresIsAwayForLongerThanTheLease(t *testing.T) {
+	w := newWorld(t)
+	way := &line{dial: w.store.Pool().Config().ConnConfig.DialFunc}
+	outside := w.store
+	w.connect(func(c *pgxpool.Config) { c.ConnConfig.DialFunc = way.connect })
+	e := w.executor()
+	w.store = outside
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	done := make(chan struct{})
+	go func() { // as serve does
+		defer close(done)
+		for ctx.Err() == nil {
+			err := e.Run(ctx)
+			select {
+			case ended <- err:
+			default: // only the first end is of interest
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	id, end := w.talker(1000)
+	way.cut()
+	if err := <-ended; !errors.Is(err, runs.ErrFenced) {
+		t.Errorf("the executor ended with %v", err)
+	}
+	time.Sleep(5 * time.Second)
+	way.mend()
+	close(end)
+	w.awaitPatiently(id, state{runs.Succeeded, "", "completed"})
+	w.once(id, 2, strings.Repeat("line\n", 1000))
 }
 
 // Writes are refused for a while, as by a standby, or take too long: nothing is

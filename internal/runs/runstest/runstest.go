@@ -20,6 +20,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/rs/zerolog"
+	"go.uber.org/goleak"
 
 	"executor/internal/embeddedpg"
 	"executor/internal/faults"
@@ -48,10 +49,15 @@ var server = sync.OnceValues(func() (string, error) {
 
 var running *embeddedpg.Server
 
-// Main runs a package's tests and then lets go of the embedded server. Call it
-// from TestMain.
+// Main runs a package's tests, fails when they leave goroutines behind, and
+// lets go of the embedded server. Call it from TestMain.
 func Main(m *testing.M) int {
 	code := m.Run()
+	// The embedded server is waited for as long as other test processes use it.
+	if err := goleak.Find(goleak.IgnoreAnyFunction("executor/internal/embeddedpg.(*Server).spawn.func2")); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
 	if running != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
