@@ -3,6 +3,7 @@ package runs
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"time"
 
@@ -27,6 +28,10 @@ func (x *execution) composite(ctx context.Context, i int, step Step) error {
 		if last, ok := x.claim.history.lastAttempt(p.step, p.member); ok && last.succeeded {
 			continue
 		}
+		if failed := x.givenUp(p); failed != nil {
+			errs[j] = failed
+			continue
+		}
 		members.Go(func() { errs[j] = x.memberSafely(ctx, p, member) })
 	}
 	members.Wait()
@@ -47,6 +52,25 @@ func (x *execution) composite(ctx context.Context, i int, step Step) error {
 		return first
 	}
 	return x.Store.stepSucceeded(ctx, x.claim, step.Name)
+}
+
+// givenUp is the failure of a member that an earlier claim did not try again,
+// and could not end the run for, because the others were still running. A
+// quota's window is waited for by the run.
+func (x *execution) givenUp(p place) error {
+	last, ok := x.claim.history.lastAttempt(p.step, p.member)
+	if !ok || last.code == "" || last.retryAt != nil || last.round != x.claim.Round {
+		return nil
+	}
+	earlier := x.claim.history.earlier(p.step, p.member, x.claim.Round)
+	kind := earlier[len(earlier)-1]
+	if kind.Policy().Mode == faults.Quota {
+		return nil
+	}
+	return &StepError{
+		Err: faults.New(kind, "", errors.New(strings.TrimPrefix(last.message, last.code+": "))), Earlier: earlier[:len(earlier)-1],
+		place: p, attempt: last.n, recorded: true, final: true,
+	}
 }
 
 // memberSafely keeps a panic in one member from taking the executor down.

@@ -171,7 +171,7 @@ func (x *execution) run(ctx context.Context, box *sandbox.Sandbox, p place, step
 	if err != nil {
 		return err
 	}
-	exit, err := x.follow(ctx, box, launch, from, out, limitOf(step, startedAt, x.Now()))
+	exit, err := x.follow(ctx, box, launch, from, out, limitOf(step, startedAt, x.Now(), process.Adopted))
 	if err != nil {
 		return x.launchFailed(ctx, p, n, nil, failed(err))
 	}

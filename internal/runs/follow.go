@@ -19,15 +19,20 @@ type limit struct {
 	fault error
 }
 
-func limitOf(step Step, startedAt, now time.Time) *limit {
+// seenEnded is how long it may take to see that an adopted process has ended:
+// nobody may have followed it when it did, in time, and now its limit is over.
+const seenEnded = time.Second
+
+func limitOf(step Step, startedAt, now time.Time, adopted bool) *limit {
 	if step.Timeout == 0 {
 		return nil
 	}
 	timeout := time.Duration(step.Timeout)
-	return &limit{
-		left:  startedAt.Add(timeout).Sub(now),
-		fault: faults.Errorf(faults.Timeout, "the step's time limit of %s was reached", timeout),
+	left := startedAt.Add(timeout).Sub(now)
+	if adopted {
+		left = max(left, seenEnded)
 	}
+	return &limit{left, faults.Errorf(faults.Timeout, "the step's time limit of %s was reached", timeout)}
 }
 
 // errStopped marks an error of follow after which the process is seen stopped.

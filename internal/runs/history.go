@@ -21,6 +21,7 @@ type pastAttempt struct {
 	step, member string
 	n, round     int
 	code         string // of a failed one
+	message      string // and what its first cause says
 	open         bool
 	retryAt      *time.Time
 	succeeded    bool
@@ -46,10 +47,10 @@ func (s *Store) loadHistory(ctx context.Context, run uuid.UUID) (history, error)
 		return err
 	})
 	b.Queue(s.q(`
-		SELECT step, member, n, round, coalesce(failure_code, ''), ended_at IS NULL, retry_at, outcome IS NOT DISTINCT FROM 'succeeded'
+		SELECT step, member, n, round, coalesce(failure_code, ''), coalesce(causes -> 0 ->> 'message', ''), ended_at IS NULL, retry_at, outcome IS NOT DISTINCT FROM 'succeeded'
 		FROM executor.run_attempts WHERE run_id = $1 ORDER BY n`), run).Query(func(rows pgx.Rows) error {
 		var a pastAttempt
-		_, err := pgx.ForEachRow(rows, []any{&a.step, &a.member, &a.n, &a.round, &a.code, &a.open, &a.retryAt, &a.succeeded}, func() error {
+		_, err := pgx.ForEachRow(rows, []any{&a.step, &a.member, &a.n, &a.round, &a.code, &a.message, &a.open, &a.retryAt, &a.succeeded}, func() error {
 			h.attempts = append(h.attempts, a)
 			return nil
 		})
