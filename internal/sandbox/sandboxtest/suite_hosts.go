@@ -97,6 +97,9 @@ var hostTests = map[string]func(*testing.T, Subject){
 		b.host = host
 		t.Cleanup(func() { _ = b.provider.Delete(context.Background(), host.ID) })
 		b.dial(b.provider)
+		if err := b.conn.Prepare(b.soon()); err != nil {
+			t.Fatal("prepare:", err)
+		}
 		if out := b.sh("ls"); out != "" {
 			t.Errorf("the new host holds %q", out)
 		}

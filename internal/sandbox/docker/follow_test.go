@@ -1,0 +1,137 @@
+package docker
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"executor/internal/sandbox"
+)
+
+// proxy stands before the daemon, and cuts what goes through it.
+type proxy struct {
+	listener net.Listener
+	mu       sync.Mutex
+	conns    map[net.Conn]bool
+}
+
+func newProxy(t *testing.T) *proxy {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{listener: l, conns: map[net.Conn]bool{}}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			network, address, _ := strings.Cut(daemonHost(), "://")
+			out, err := net.Dial(network, address)
+			if err != nil {
+				in.Close()
+				continue
+			}
+			p.mu.Lock()
+			p.conns[in], p.conns[out] = true, true
+			p.mu.Unlock()
+			wg.Go(func() { _, _ = io.Copy(out, in); closeWrite(out) })
+			wg.Go(func() { _, _ = io.Copy(in, out); in.Close(); out.Close() })
+		}
+	})
+	t.Cleanup(func() { l.Close(); p.cut(); wg.Wait() })
+	return p
+}
+
+func closeWrite(c net.Conn) {
+	if w, ok := c.(interface{ CloseWrite() error }); ok {
+		_ = w.CloseWrite()
+	}
+}
+
+func (p *proxy) cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.conns {
+		if tcp, ok := c.(*net.TCPConn); ok {
+			_ = tcp.SetLinger(0) // a reset, as a broken path gives
+		}
+		c.Close()
+		delete(p.conns, c)
+	}
+}
+
+// 100 MB of everything, over connections that break, are these 100 MB.
+func TestFollowIsWhole(t *testing.T) {
+	t.Parallel()
+	between := newProxy(t)
+	p := open(t, func(c *Config) { c.Host = "tcp://" + between.listener.Addr().String() })
+	_, conn := create(t, p)
+	const size = 100 << 20
+	launch := sandbox.Launch{RunID: "run", Step: "step", N: 1}
+	script := "head -c 104857600 /dev/urandom >data; cat data; seq 1 1000000 >&2; sha256sum <data >sum; exit 7"
+	if _, err := conn.Start(t.Context(), launch, shell(script)); err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.New()
+	var errs bytes.Buffer
+	got, cuts := int64(0), 0
+	began := time.Now()
+	exit, err := conn.Follow(t.Context(), launch, sandbox.Offsets{}, func(s sandbox.Stream, offset int64, data []byte) error {
+		if s == sandbox.Stderr {
+			errs.Write(data)
+			return nil
+		}
+		if offset != got {
+			t.Errorf("at %d, want %d", offset, got)
+		}
+		sum.Write(data)
+		if got += int64(len(data)); got > size/4 && cuts == 0 || got > size/2 && cuts == 1 {
+			cuts++
+			between.cut()
+		}
+		return nil
+	})
+	if err != nil || exit.Code != 7 {
+		t.Fatalf("%+v, %v", exit, err)
+	}
+	t.Logf("%d bytes and %d cuts took %s", got, cuts, time.Since(began))
+	if got != size || cuts != 2 {
+		t.Errorf("%d bytes, %d cuts", got, cuts)
+	}
+	_, want := sh(t, conn, "cat sum")
+	if hex := strings.Fields(want)[0]; hex != hexSum(sum.Sum(nil)) {
+		t.Errorf("other bytes: %s", hex)
+	}
+	if !strings.HasSuffix(errs.String(), "\n1000000\n") || errs.Len() != 6888896 {
+		t.Errorf("%d bytes on stderr", errs.Len())
+	}
+	// Followers whose connection broke are gone.
+	for began := time.Now(); ; {
+		_, out := sh(t, conn, "cat /proc/[0-9]*/cmdline | tr '\\0' '\\n' | grep -cx follow")
+		if out == "0\n" {
+			break
+		}
+		if time.Since(began) > 10*time.Second {
+			t.Fatalf("left: %s", out)
+		}
+	}
+}
+
+func hexSum(b []byte) string {
+	const digits = "0123456789abcdef"
+	var s strings.Builder
+	for _, x := range b {
+		s.WriteByte(digits[x>>4])
+		s.WriteByte(digits[x&15])
+	}
+	return s.String()
+}

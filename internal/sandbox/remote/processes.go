@@ -1,0 +1,143 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"executor/internal/faults"
+	"executor/internal/sandbox"
+)
+
+// Start implements sandbox.Conn.
+func (c *Conn) Start(ctx context.Context, launch sandbox.Launch, cmd sandbox.Command) (sandbox.Process, error) {
+	const op = "start process"
+	header, err := c.header(cmd, `"$mark"`, sandbox.SuperviseArgv(c.shell(), nil, runDir, cmd.Argv))
+	if err != nil {
+		return sandbox.Process{}, err
+	}
+	nonce := newNonce()
+	input := io.MultiReader(strings.NewReader(header+nonce+"\n"), strings.NewReader(string(cmd.Stdin)))
+	answer, err := c.callAs(ctx, nonce, "start", []string{launch.Name(), strconv.Itoa(len(cmd.Stdin))}, sandbox.Stdio{In: input})
+	if err != nil {
+		return sandbox.Process{}, err
+	}
+	if answer.word != "started" && answer.word != "adopted" {
+		return sandbox.Process{}, answer.fault(op)
+	}
+	at, err := strconv.ParseInt(arg(answer, 0), 10, 64)
+	if err != nil {
+		return sandbox.Process{}, faults.New(faults.SandboxResponse, op, err)
+	}
+	return sandbox.Process{StartedAt: time.Unix(at, 0), Adopted: answer.word == "adopted"}, nil
+}
+
+// Stop implements sandbox.Conn.
+func (c *Conn) Stop(ctx context.Context, launch sandbox.Launch, grace time.Duration) error {
+	hundredths := (grace + 10*time.Millisecond - 1) / (10 * time.Millisecond)
+	answer, err := c.call(ctx, "stop", []string{launch.Name(), strconv.FormatInt(int64(hundredths), 10)}, sandbox.Stdio{})
+	if err != nil {
+		return err
+	}
+	return answer.expect("stop process", "ok")
+}
+
+// Follow implements sandbox.Conn. A follower in the host streams both files
+// until the process has ended; when the way to it breaks, another one goes on
+// from the offsets.
+func (c *Conn) Follow(ctx context.Context, launch sandbox.Launch, from sandbox.Offsets, to sandbox.Sink) (sandbox.Exit, error) {
+	f := &follower{conn: c, launch: launch, to: to, at: from}
+	pause, since := c.cfg.Retry, time.Now()
+	for {
+		before := f.at
+		exit, err := f.once(ctx)
+		if ctx.Err() != nil {
+			return sandbox.Exit{}, context.Cause(ctx)
+		}
+		if err == nil || f.failed != nil || !errors.Is(err, faults.SandboxUnavailable) && !errors.Is(err, errBroken) {
+			return exit, err
+		}
+		if f.at != before {
+			pause, since = c.cfg.Retry, time.Now()
+		}
+		if time.Since(since) > c.cfg.Patience {
+			return sandbox.Exit{}, err
+		}
+		select {
+		case <-ctx.Done():
+			return sandbox.Exit{}, context.Cause(ctx)
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, 30*time.Second)
+	}
+}
+
+// errBroken: a follower ended before it had handed everything over. The process
+// is not touched by it.
+var errBroken = errors.New("the follower broke off")
+
+type follower struct {
+	conn   *Conn
+	launch sandbox.Launch
+	to     sandbox.Sink
+	at     sandbox.Offsets
+	failed error // of the sink
+}
+
+func (f *follower) once(ctx context.Context) (sandbox.Exit, error) {
+	const op = "follow process"
+	open, close := io.Pipe() // an input that ends with us
+	defer close.Close()
+	answer, err := f.conn.call(ctx, "follow",
+		[]string{f.launch.Name(), strconv.FormatInt(f.at.Stdout, 10), strconv.FormatInt(f.at.Stderr, 10)},
+		sandbox.Stdio{In: open, Out: f.stream(sandbox.Stdout, &f.at.Stdout), Err: f.stream(sandbox.Stderr, &f.at.Stderr)})
+	if f.failed != nil {
+		return sandbox.Exit{}, f.failed
+	}
+	if err != nil {
+		if errors.Is(err, faults.SandboxLost) {
+			err = errors.Join(err, errBroken)
+		}
+		return sandbox.Exit{}, err
+	}
+	if answer.word != "ended" && answer.word != "lost" || len(answer.args) < 4 {
+		return sandbox.Exit{}, answer.fault(op)
+	}
+	if arg(answer, 2) != strconv.FormatInt(f.at.Stdout, 10) || arg(answer, 3) != strconv.FormatInt(f.at.Stderr, 10) {
+		return sandbox.Exit{}, faults.New(faults.SandboxUnavailable, op, errBroken)
+	}
+	end, err := sandbox.ParseEnd(answer.body)
+	if answer.word == "lost" {
+		end.Exit = sandbox.Exit{Code: killed}
+		err = errors.New("the supervisor is gone and left no exit status")
+	}
+	if oom := outOfMemory(op, end.Exit, arg(answer, 0), arg(answer, 1)); oom != nil {
+		return end.Exit, oom
+	}
+	if err != nil {
+		return sandbox.Exit{}, unseen(op, err)
+	}
+	return end.Exit, nil
+}
+
+// stream hands bytes to the sink and counts them.
+func (f *follower) stream(name sandbox.Stream, at *int64) io.Writer {
+	return writerFunc(func(p []byte) (int, error) {
+		if len(p) == 0 {
+			return 0, nil
+		}
+		if err := f.to(name, *at, p); err != nil {
+			f.failed = err
+			return 0, err
+		}
+		*at += int64(len(p))
+		return len(p), nil
+	})
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
