@@ -11,6 +11,7 @@ import (
 
 	"executor/internal/faults"
 	"executor/internal/sandbox"
+	"executor/internal/sandbox/local/cgroup"
 )
 
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -20,6 +21,7 @@ type conn struct {
 	provider *Provider
 	dir      hostDir
 	network  bool
+	group    *cgroup.Group // nil: a host without limits
 }
 
 var _ sandbox.Conn = (*conn)(nil)
@@ -59,8 +61,9 @@ type prepared struct {
 	env     []string
 }
 
-// prepare checks a command, and marks its environment with the launch.
-func (c *conn) prepare(cmd sandbox.Command, mark string) (prepared, error) {
+// prepare checks a command, and marks its environment with the launch. It will
+// run in sub, which is still to be made.
+func (c *conn) prepare(cmd sandbox.Command, mark string, sub *cgroup.Group) (prepared, error) {
 	if len(cmd.Argv) == 0 || cmd.Argv[0] == "" {
 		return prepared{}, invalid("a command needs a program")
 	}
@@ -77,7 +80,11 @@ func (c *conn) prepare(cmd sandbox.Command, mark string) (prepared, error) {
 	if err != nil {
 		return prepared{}, err
 	}
-	return prepared{wrapper: c.provider.isolation.wrapper(c.dir, dir, c.network), dir: dir, env: env}, nil
+	wrapper := c.provider.isolation.wrapper(c.dir, dir, c.network)
+	if sub != nil {
+		wrapper = append(sub.Wrapper(c.provider.shell), wrapper...)
+	}
+	return prepared{wrapper: wrapper, dir: dir, env: env}, nil
 }
 
 func (c *conn) environment(asked map[string]string, mark string) ([]string, error) {

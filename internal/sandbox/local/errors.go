@@ -5,9 +5,16 @@ import (
 	"syscall"
 
 	"executor/internal/faults"
+	"executor/internal/sandbox"
 )
 
 // byErrno is what a system call's error means for a host.
+//
+// ENOSPC is the host's disk being full where it was our own call that met it:
+// an upload, or a run directory. A command that fails while the disk is full
+// stays a command that failed: whether that was the reason is known to nobody
+// but the command, and the disk may be full of somebody else's files. The end
+// of a process is recorded on a full disk; see sandbox.Reserve.
 var byErrno = map[syscall.Errno]*faults.Kind{
 	syscall.EAGAIN: faults.SandboxCapacity, // no more processes
 	syscall.ENOMEM: faults.SandboxCapacity,
@@ -65,4 +72,19 @@ func classify(op string, err error, tables ...map[syscall.Errno]*faults.Kind) er
 		}
 	}
 	return err
+}
+
+// unseen makes what ParseEnd says a fault, and leaves any other error alone.
+func unseen(op string, err error) error {
+	switch {
+	case errors.Is(err, sandbox.ErrNotBegun):
+		return notStarted(faults.New(faults.SandboxLost, op, err))
+	case errors.Is(err, sandbox.ErrNoEnd):
+		return faults.New(faults.SandboxLost, op, err)
+	}
+	return err
+}
+
+func lost(cause error) error {
+	return faults.New(faults.SandboxLost, "follow process", cause)
 }

@@ -115,6 +115,10 @@ func TestDiskFull(t *testing.T) {
 			if out, exit, err := follow(t, conn, 1); err != nil || exit.Signal != "SIGKILL" || out != "begun\n" {
 				t.Errorf("%q, %+v, %v", out, exit, err)
 			}
+			// It failed on a full disk: that is its own account, and no proof.
+			if exit, err := conn.Exec(t.Context(), shell("echo x >more"), sandbox.Stdio{}); err != nil || exit.Success() {
+				t.Errorf("a command on the full disk: %+v, %v", exit, err)
+			}
 			_, err = conn.Start(t.Context(), launch(2), shell("true"))
 			if code(err) != "sandbox_disk_full" || faults.Of(err).Outcome != faults.NotStarted {
 				t.Errorf("start: %v", err)

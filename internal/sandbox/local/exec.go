@@ -27,11 +27,16 @@ func (c *conn) Exec(ctx context.Context, cmd sandbox.Command, stdio sandbox.Stdi
 	if ctx.Err() != nil {
 		return sandbox.Exit{}, context.Cause(ctx)
 	}
-	mark := c.dir.exec(rand.Text())
-	ready, err := c.prepare(cmd, mark)
+	name := rand.Text() // of no launch: those have a '+'
+	tree := newHunt(c.dir.exec(name), c.subgroup(name))
+	ready, err := c.prepare(cmd, tree.mark, tree.group)
 	if err != nil {
 		return sandbox.Exit{}, err
 	}
+	if err := c.confine(tree.group); err != nil {
+		return sandbox.Exit{}, notStarted(err)
+	}
+	defer c.dissolve(tree.group)
 	pipes, err := newPipes(stdio)
 	if err != nil {
 		return sandbox.Exit{}, execFault(op, err)
@@ -40,7 +45,7 @@ func (c *conn) Exec(ctx context.Context, cmd sandbox.Command, stdio sandbox.Stdi
 	copied, fed := pipes.copy()
 	var end sandbox.End
 	for range tries {
-		end, err = c.attached(ctx, cmd.Argv, ready, pipes, mark)
+		end, err = c.attached(ctx, cmd.Argv, ready, pipes, tree)
 		if !errors.Is(err, sandbox.ErrNotBegun) {
 			break
 		}
@@ -51,6 +56,7 @@ func (c *conn) Exec(ctx context.Context, cmd sandbox.Command, stdio sandbox.Stdi
 	if err != nil {
 		return sandbox.Exit{}, c.orGone(unseen(op, err))
 	}
+	oom := outOfMemory(op, end.Exit, tree.group)
 	pipes.closeTheirs() // which ends the copies
 	select {
 	case err = <-copied:
@@ -58,11 +64,14 @@ func (c *conn) Exec(ctx context.Context, cmd sandbox.Command, stdio sandbox.Stdi
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	}
+	if err == nil && oom != nil {
+		return sandbox.Exit{}, oom
+	}
 	return end.Exit, err
 }
 
 // attached runs a command to the end of its tree, or of ctx.
-func (c *conn) attached(ctx context.Context, command []string, ready prepared, pipes *pipes, mark string) (sandbox.End, error) {
+func (c *conn) attached(ctx context.Context, command []string, ready prepared, pipes *pipes, tree *hunt) (sandbox.End, error) {
 	const op = "run command"
 	report, err := newReport()
 	if err != nil {
@@ -84,7 +93,7 @@ func (c *conn) attached(ctx context.Context, command []string, ready prepared, p
 	select {
 	case <-ended:
 	case <-ctx.Done():
-		return sandbox.End{}, endTree(context.WithoutCancel(ctx), mark)
+		return sandbox.End{}, tree.end(context.WithoutCancel(ctx))
 	}
 	content, err := io.ReadAll(io.NewSectionReader(report, 0, 1<<20))
 	if err != nil {
@@ -92,7 +101,7 @@ func (c *conn) attached(ctx context.Context, command []string, ready prepared, p
 	}
 	end, noEnd := sandbox.ParseEnd(fmt.Appendf(content, "\nsupervised: %d\n", shellStatus(run.ProcessState)))
 	if !end.Alone {
-		if err := endTree(context.WithoutCancel(ctx), mark); err != nil {
+		if err := tree.end(context.WithoutCancel(ctx)); err != nil {
 			return sandbox.End{}, err
 		}
 	}

@@ -2,7 +2,7 @@ package local
 
 // Left counts the live processes of every host below root.
 func Left(root string) (int, error) {
-	left, err := newHunt(root).look()
+	left, err := newHunt(root, nil).look()
 	return len(left), err
 }
 

@@ -28,11 +28,17 @@ var buffers = sync.Pool{New: func() any { return new([chunk]byte) }}
 
 // Follow implements sandbox.Conn.
 func (c *conn) Follow(ctx context.Context, launch sandbox.Launch, from sandbox.Offsets, sink sandbox.Sink) (sandbox.Exit, error) {
-	f := follower{dir: c.dir.run(launch.Name()), sink: sink}
+	dir, group := c.dir.run(launch.Name()), c.subgroup(launch.Name())
+	f := follower{dir: dir, tree: newHunt(dir, group), sink: sink}
 	if err := f.open(from); err != nil {
 		return sandbox.Exit{}, c.orGone(err)
 	}
 	defer f.close()
+	guarded, unguard := context.WithCancel(ctx)
+	var guard sync.WaitGroup
+	guard.Go(func() { c.guard(guarded, launch, &f) })
+	defer guard.Wait()
+	defer unguard()
 	events, forget := c.provider.watches.add(f.dir)
 	defer forget()
 
@@ -45,6 +51,13 @@ func (c *conn) Follow(ctx context.Context, launch sandbox.Launch, from sandbox.O
 		n, err := f.read(ctx) // of a lost process as well
 		if err != nil {
 			return sandbox.Exit{}, err
+		}
+		if ended || failed != nil {
+			unguard()
+			guard.Wait()
+			if err := f.over(); err != nil {
+				return sandbox.Exit{}, err
+			}
 		}
 		if failed != nil {
 			return sandbox.Exit{}, c.orGone(failed)
@@ -72,8 +85,10 @@ func (c *conn) Follow(ctx context.Context, launch sandbox.Launch, from sandbox.O
 // that is renamed away is still read to its end.
 type follower struct {
 	dir     string
+	tree    *hunt
 	lock    *os.File
 	streams [2]stream
+	given   given
 	sink    sandbox.Sink
 }
 
@@ -81,6 +96,8 @@ type stream struct {
 	name   sandbox.Stream
 	file   *os.File
 	offset int64
+	given  int64 // how much of it, from its beginning, was given back
+	keeps  bool  // nothing can be given back
 }
 
 func (f *follower) open(from sandbox.Offsets) (err error) {
@@ -98,9 +115,19 @@ func (f *follower) open(from sandbox.Offsets) (err error) {
 	if f.lock, err = os.Open(filepath.Join(f.dir, runLock)); err != nil {
 		return err
 	}
+	if f.given, err = openGiven(f.dir); err != nil {
+		return err
+	}
 	for i, name := range []string{sandbox.RunStdout, sandbox.RunStderr} {
-		if f.streams[i].file, err = os.Open(filepath.Join(f.dir, name)); err != nil {
+		s := &f.streams[i]
+		if s.file, err = os.OpenFile(filepath.Join(f.dir, name), os.O_RDWR, 0); err != nil {
 			return err
+		}
+		if s.given, err = f.given.get(i); err != nil {
+			return err
+		}
+		if s.offset < s.given {
+			return faults.Errorf(faults.SandboxInvalid, "of %s, %d bytes were given back, and %d are asked for", name, s.given, s.offset)
 		}
 	}
 	return nil
@@ -108,6 +135,7 @@ func (f *follower) open(from sandbox.Offsets) (err error) {
 
 func (f *follower) close() {
 	f.lock.Close()
+	f.given.Close()
 	for _, s := range f.streams {
 		s.file.Close()
 	}
@@ -131,12 +159,15 @@ func (f *follower) ended(ctx context.Context) (sandbox.Exit, bool, error) {
 	}
 	end, noEnd := sandbox.ParseEnd(content)
 	if !end.Alone {
-		if err := endTree(ctx, f.dir); err != nil {
+		if err := f.tree.end(ctx); err != nil {
 			return sandbox.Exit{}, false, err
 		}
 	}
 	if noEnd != nil {
 		return sandbox.Exit{}, false, unseen("follow process", noEnd)
+	}
+	if oom := outOfMemory("follow process", end.Exit, f.tree.group); oom != nil {
+		return sandbox.Exit{}, false, oom
 	}
 	return end.Exit, true, nil
 }
@@ -175,25 +206,11 @@ func (f *follower) read(ctx context.Context) (int, error) {
 				return total, err
 			}
 			s.offset += int64(n)
+			f.giveBack(i)
 			total += n
 		}
 		if total == before {
 			return total, nil
 		}
 	}
-}
-
-// unseen makes what ParseEnd says a fault, and leaves any other error alone.
-func unseen(op string, err error) error {
-	switch {
-	case errors.Is(err, sandbox.ErrNotBegun):
-		return notStarted(faults.New(faults.SandboxLost, op, err))
-	case errors.Is(err, sandbox.ErrNoEnd):
-		return faults.New(faults.SandboxLost, op, err)
-	}
-	return err
-}
-
-func lost(cause error) error {
-	return faults.New(faults.SandboxLost, "follow process", cause)
 }

@@ -15,6 +15,7 @@ import (
 
 	"executor/internal/faults"
 	"executor/internal/sandbox"
+	"executor/internal/sandbox/local/cgroup"
 )
 
 const (
@@ -37,6 +38,8 @@ type made struct {
 	Key     sandbox.Key `json:"key"`
 	RunID   string      `json:"run_id"`
 	Network bool        `json:"network"`
+
+	Group *cgroup.Group `json:"group,omitempty"` // its limits; none
 }
 
 // An id is the hash of the key and a number of its own: no two hosts of a key
@@ -110,7 +113,11 @@ func (p *Provider) make(id string, spec sandbox.HostSpec) error {
 			return err
 		}
 	}
-	content, err := json.Marshal(made{Key: spec.Key, RunID: spec.RunID, Network: spec.Network})
+	group, err := p.limiter.group(id)
+	if err != nil {
+		return err
+	}
+	content, err := json.Marshal(made{Key: spec.Key, RunID: spec.RunID, Network: spec.Network, Group: group})
 	if err != nil {
 		return err
 	}
@@ -186,8 +193,14 @@ func (p *Provider) Delete(ctx context.Context, id string) error {
 	}
 	live, deleted := filepath.Join(p.root, id), filepath.Join(p.root, deletedPrefix+id)
 	finish := func() error {
-		if err := endTree(ctx, live); err != nil {
+		made, _ := readMade(deleted) // without it there is nothing, or nothing but a rest of files
+		if err := newHunt(live, made.Group).end(ctx); err != nil {
 			return err
+		}
+		if made.Group != nil {
+			if err := made.Group.Remove(); err != nil {
+				return classify(op, err, byErrnoOfGroup)
+			}
 		}
 		return fault(op, remove(deleted))
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -41,20 +42,45 @@ var (
 	openInBwrap = []string{
 		"the machine's files can be read, but for " + strings.Join(hidden, ", ") + ", the directories of hosts and what the configuration hides",
 		"a host with network access shares the machine's network, its loopback services included",
-		"CPU, memory, the number of processes and disk space are not limited",
 	}
 	openInPlain = []string{
 		"processes can read and write whatever the executor's user can, other hosts included",
 		"the network is open even where a run asks for none",
 		"processes can see and signal each other and the executor",
-		"a process that clears its environment and outlives its parent may not be found when its step ends",
-		"CPU, memory, the number of processes and disk space are not limited",
 	}
 )
 
+// open is what a mode and limits leave open.
+func open(mode Mode, limits Limits) []string {
+	phrases := slices.Clone(openInBwrap)
+	switch {
+	case mode == Bwrap:
+	case limits == (Limits{}):
+		phrases = append(slices.Clone(openInPlain),
+			"a process that clears its environment and outlives its parent may not be found when its step ends")
+	default:
+		phrases = append(slices.Clone(openInPlain),
+			"a process may leave its limits, and its step's end behind, where the executor's user can write to other cgroups")
+	}
+	for _, resource := range []struct {
+		name    string
+		limited bool
+	}{
+		{"memory", limits.MemoryBytes > 0},
+		{"CPU time", limits.CPUs > 0},
+		{"the number of processes", limits.PIDs > 0},
+		{"disk space", false},
+	} {
+		if !resource.limited {
+			phrases = append(phrases, resource.name+" is not limited")
+		}
+	}
+	return phrases
+}
+
 // isolate finds out, by trying, what the machine allows.
 func isolate(ctx context.Context, cfg Config, root string) (Isolation, error) {
-	plain := Isolation{Mode: Plain, Open: openInPlain, Why: "the configuration says so"}
+	plain := Isolation{Mode: Plain, Open: open(Plain, cfg.Limits), Why: "the configuration says so"}
 	if cfg.Isolation == Plain {
 		return plain, nil
 	}
@@ -62,7 +88,7 @@ func isolate(ctx context.Context, cfg Config, root string) (Isolation, error) {
 	if path == "" {
 		path, err = lookPath("bwrap", cfg.Path)
 	}
-	i := Isolation{Mode: Bwrap, Bwrap: path, Open: openInBwrap, root: root, hide: append(hidden[:len(hidden):len(hidden)], cfg.Hide...)}
+	i := Isolation{Mode: Bwrap, Bwrap: path, Open: open(Bwrap, cfg.Limits), root: root, hide: append(hidden[:len(hidden):len(hidden)], cfg.Hide...)}
 	if err == nil {
 		for range tries {
 			if err = i.probe(ctx); err == nil {

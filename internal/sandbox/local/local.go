@@ -3,11 +3,12 @@
 //
 //	<root>/<hash of a key>  a link to the key's host, so that create is adopt
 //	<root>/<id>/            id: the hash and a number that is never used twice
-//	    host.json           what the host was made for
+//	    host.json           what the host was made for, its limits and its cgroup
 //	    work/               the working directory
 //	    home/  tmp/         HOME, and /tmp where it can be private
 //	    run/<launch>/       one detached process: see package sandbox
 //	        lock            held by whoever starts it, then by its supervisor
+//	        given           how much of its output was given back: see ceiling.go
 //	<root>/.new-*           a host in the making; it appears by rename
 //	<root>/.deleted-<id>    a host in deletion; it disappears by rename
 //
@@ -25,6 +26,12 @@
 //     sees no pid may start, and whoever sees pid adopts.
 //   - The marks in the environment of its processes. They find a tree whose
 //     parents are gone; see processes.go.
+//
+// A host with limits has a cgroup, below it one for each launch and each
+// attached command. The command enters it, and the supervisor does not: so a
+// limit cannot keep an end from being recorded. The groups find what has shed
+// its marks, and tell a process that the kernel killed for memory from one that
+// somebody else did.
 //
 // The package runs on Linux. It imports sandbox and faults, and does not read
 // the environment.
@@ -53,6 +60,16 @@ type Config struct {
 	Path      string   // like PATH; for the look-up only
 	Hide      []string // more of the machine that bubblewrap hides from processes
 	Log       zerolog.Logger
+
+	// Limits of each host made from now on, by cgroups of version 1 or 2 below
+	// CgroupParent, a path from where they are mounted on; empty: "executor".
+	Limits       Limits
+	CgroupParent string
+
+	// OutputCeiling is how many bytes of a stream's output may lie on the disk
+	// before its process is stopped; 0: 1 GiB. Below 80 MiB, or where the file
+	// system has no holes, it limits all that a process prints. See ceiling.go.
+	OutputCeiling int64
 }
 
 // Provider of hosts that are directories.
@@ -61,6 +78,8 @@ type Provider struct {
 	machine   string
 	shell     []string
 	isolation Isolation
+	limiter   *limiter
+	ceiling   int64
 	watches   watches
 	log       zerolog.Logger
 }
@@ -74,7 +93,8 @@ var (
 func (p *Provider) MarksHosts() {}
 
 // New makes the root and finds out how processes can be isolated. Where Config
-// insists on bubblewrap and it does not work, that is faults.SandboxUnsupported.
+// insists on bubblewrap and it does not work, or has limits that the machine
+// cannot keep, that is faults.SandboxUnsupported.
 func New(ctx context.Context, cfg Config) (*Provider, error) {
 	if err := os.MkdirAll(cfg.Root, 0o700); err != nil {
 		return nil, fault("make the root of hosts", err)
@@ -86,7 +106,13 @@ func New(ctx context.Context, cfg Config) (*Provider, error) {
 	if err != nil {
 		return nil, fault("resolve the root of hosts", err)
 	}
-	p := &Provider{root: root, machine: cfg.Machine, shell: []string{"/bin/sh"}, log: cfg.Log}
+	p := &Provider{root: root, machine: cfg.Machine, shell: []string{"/bin/sh"}, ceiling: cfg.OutputCeiling, log: cfg.Log}
+	if p.ceiling <= 0 {
+		p.ceiling = defaultOutputCeiling
+	}
+	if p.limiter, err = newLimiter(ctx, cfg, p.shell); err != nil {
+		return nil, err
+	}
 	if p.isolation, err = isolate(ctx, cfg, root); err != nil {
 		return nil, err
 	}
@@ -113,7 +139,7 @@ func (p *Provider) Dial(ctx context.Context, host sandbox.Host) (sandbox.Conn, e
 	if err != nil {
 		return nil, err
 	}
-	return &conn{provider: p, dir: dir, network: made.Network}, nil
+	return &conn{provider: p, dir: dir, network: made.Network, group: made.Group}, nil
 }
 
 // sweep removes what creations that died half-way have left.

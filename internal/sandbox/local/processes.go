@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"executor/internal/sandbox"
+	"executor/internal/sandbox/local/cgroup"
 )
 
 // killLimit is how long processes may take to die of SIGKILL: longer takes only
@@ -33,23 +34,32 @@ type process struct {
 
 // hunt finds the live processes of everything that a mark covers: a launch by
 // its run directory, a host by its directory. These are the processes that
-// carry the mark in their environment, whatever is in a session of theirs, and
+// carry the mark in their environment, those in the cgroup, whatever is in a session of theirs, and
 // what descends from either, which is all of a PID namespace. What one look has
 // found is known to the next, when the parent that led to it may be dead.
 type hunt struct {
 	mark     string
+	group    *cgroup.Group  // nil: there is none
 	members  map[int]uint64 // pid to start
 	sessions map[int]bool
 }
 
-func newHunt(mark string) *hunt {
-	return &hunt{mark: mark, members: map[int]uint64{}, sessions: map[int]bool{}}
+func newHunt(mark string, group *cgroup.Group) *hunt {
+	return &hunt{mark: mark, group: group, members: map[int]uint64{}, sessions: map[int]bool{}}
 }
 
 func (h *hunt) look() ([]process, error) {
 	rest, err := processes()
 	if err != nil {
 		return nil, err
+	}
+	// After the list: so a pid that was taken again in between is another
+	// process's than the one that gets the signal, which goes by its start.
+	var grouped map[int]bool
+	if h.group != nil {
+		if grouped, err = h.group.PIDs(); err != nil {
+			return nil, fault("list the processes of a cgroup", err)
+		}
 	}
 	alive := map[int]bool{}
 	var found []process
@@ -65,7 +75,7 @@ func (h *hunt) look() ([]process, error) {
 		})
 		return grown
 	}
-	collect(func(p process) bool { return p.marked(h.mark) || h.members[p.pid] == p.start })
+	collect(func(p process) bool { return grouped[p.pid] || p.marked(h.mark) || h.members[p.pid] == p.start })
 	for collect(func(p process) bool { return alive[p.parent] || h.sessions[p.session] }) {
 	}
 	for i := range found {
@@ -77,11 +87,15 @@ func (h *hunt) look() ([]process, error) {
 // spared reports whether a signal for the command is not for p, or may not be.
 func (p process) spared() bool { return p.supervisor || p.executing }
 
-// endTree kills what a mark covers until it sees twice that nothing is left:
-// one look is not atomic, and what forks fast may pass behind it.
-func endTree(ctx context.Context, mark string) error { return newHunt(mark).end(ctx) }
-
+// end kills what it finds until it sees twice that nothing is left: one look is
+// not atomic, and what forks fast may pass behind it. A cgroup is closed to it
+// before.
 func (h *hunt) end(ctx context.Context) error {
+	if h.group != nil {
+		if err := h.group.Seal(); err != nil {
+			return fault("close a cgroup", err)
+		}
+	}
 	deadline := time.Now().Add(killLimit)
 	for clean, pause := 0, time.Millisecond; ; pause = min(2*pause, 20*time.Millisecond) {
 		left, err := h.look()

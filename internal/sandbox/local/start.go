@@ -27,7 +27,8 @@ func (c *conn) Start(ctx context.Context, launch sandbox.Launch, cmd sandbox.Com
 	if at, err := startedAt(dir); err == nil {
 		return sandbox.Process{StartedAt: at, Adopted: true}, nil
 	}
-	ready, err := c.prepare(cmd, dir)
+	sub := c.subgroup(launch.Name())
+	ready, err := c.prepare(cmd, dir, sub)
 	if err != nil {
 		return sandbox.Process{}, notStarted(err)
 	}
@@ -61,6 +62,9 @@ func (c *conn) Start(ctx context.Context, launch sandbox.Launch, cmd sandbox.Com
 	if err := layOut(dir, cmd.Stdin); err != nil {
 		return sandbox.Process{}, notStarted(c.orGone(fault(op, err)))
 	}
+	if err := c.confine(sub); err != nil {
+		return sandbox.Process{}, notStarted(err)
+	}
 	at := time.Now()
 	argv := sandbox.SuperviseArgv(c.provider.shell, ready.wrapper, dir, cmd.Argv)
 	supervisor := exec.Cmd{
@@ -84,6 +88,7 @@ func layOut(dir string, stdin []byte) error {
 		sandbox.RunStderr: nil,
 		sandbox.RunPIDNew: sandbox.Reserve,
 		sandbox.RunStatus: sandbox.Reserve,
+		runGiven:          givenNothing,
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
 			return err

@@ -29,7 +29,7 @@ func (c *conn) Stop(ctx context.Context, launch sandbox.Launch, grace time.Durat
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	hunt := newHunt(dir)
+	hunt := newHunt(dir, c.subgroup(launch.Name()))
 	if grace > 0 {
 		if err := hunt.terminate(ctx, grace); err != nil {
 			return err
