@@ -7,7 +7,7 @@ LDFLAGS := $(if $(VERSION),-X main.release=$(VERSION))
 # Programs of the demo run on this machine, so they get its Go.
 DEMO_PATH = $(shell $(GO) env GOROOT)/bin:$(PATH)
 
-.PHONY: help build demo test bench lint docs clean
+.PHONY: help build demo test bench chaos lint docs clean
 
 help:
 	@echo 'executor runs AI coding agents, or any command, in sandboxes, from a queue in your own Postgres.'
@@ -16,13 +16,15 @@ help:
 	@echo '  make test    all tests, with real services; under the race detector where there is a C compiler'
 	@echo '  make build   bin/executor'
 	@echo '  make bench   latencies: enqueue to process start, and what a sandbox costs'
+	@echo '  make chaos   two minutes of everything breaking at random; SEED=n FOR=30m for another'
 	@echo '  make lint    gofmt, go vet'
 	@echo '  make docs    writes the generated pages of docs/ anew'
 	@echo '  make clean   removes bin/'
 	@echo
-	@echo '  Needed: Go, git, and for demo and tests PostgreSQL and bubblewrap;'
-	@echo '  one of the tests drives Chromium. On Debian or Ubuntu:'
-	@echo '      apt-get install postgresql bubblewrap chromium'
+	@echo '  Needed: Go, git, and for the demo PostgreSQL and bubblewrap; the tests also need a C'
+	@echo '  compiler, Chromium, Docker, sshd and PgBouncer. On Debian or Ubuntu:'
+	@echo '      apt-get install postgresql bubblewrap'
+	@echo '      apt-get install gcc chromium docker.io openssh-server pgbouncer busybox xz-utils'
 	@echo
 	@echo '  cmd/executor/    the program: one small file for each subcommand'
 	@echo '  internal/        faults, runs, jobs, sandbox, api, …; docs/architecture.md says how they fit'
@@ -42,10 +44,13 @@ demo: build
 RACE = $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
 
 test:
-	$(GO) test $(RACE) -p 2 -timeout 10m ./...
+	.ci/with-docker $(GO) test $(RACE) -p 2 -timeout 10m ./...
 
 bench: build
 	$(GO) test -run '^$$' -bench . -benchtime 200x -count 1 ./cmd/executor
+
+chaos:
+	$(GO) run ./internal/chaos $(if $(SEED),-seed $(SEED)) $(if $(FOR),-for $(FOR))
 
 lint:
 	@files=$$(gofmt -l cmd internal migrations); if [ -n "$$files" ]; then echo "gofmt -w needed: $$files" >&2; exit 1; fi

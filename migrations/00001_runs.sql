@@ -77,6 +77,13 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
+-- Which installation this is: providers mark their hosts with it.
+CREATE TABLE installation (
+    id  uuid PRIMARY KEY DEFAULT gen_random_uuid(),
+    one boolean NOT NULL DEFAULT true UNIQUE CHECK (one)
+);
+INSERT INTO installation DEFAULT VALUES;
+
 -- When the services that one executor at a time provides were last provided.
 CREATE TABLE housekeeping (
     name    text PRIMARY KEY,
@@ -365,7 +372,7 @@ DROP VIEW run_failures;
 DROP FUNCTION refuse_if_cancelled(uuid);
 DROP FUNCTION fence(uuid, bigint);
 DROP TABLE run_events, run_output, run_streams, run_launches, run_attempts, sandbox_hosts, run_steps, runs, executors, failure_codes;
-DROP TABLE housekeeping;
+DROP TABLE housekeeping, installation;
 DROP FUNCTION home_queue(uuid);
 DROP FUNCTION machine_queue(text);
 DROP FUNCTION record_run_event();

@@ -27,7 +27,7 @@ func BenchmarkEnqueueToStart(b *testing.B) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	a := newApp(globals{Schema: migrations.DefaultSchema, DataDir: b.TempDir(), LogLevel: "error"}, stdio{nil, io.Discard, os.Stderr})
-	cfg := serving{Workers: 50, Queues: []string{"default"}, Grace: 10 * time.Second, OutputCap: 1 << 20, isolation: isolation{Isolation: "auto"}}
+	cfg := serving{Workers: 50, Queues: []string{"default"}, Grace: 10 * time.Second, OutputCap: 1 << 20, isolation: isolation{Isolation: "auto"}, providing: providing{Providers: []string{"local"}}}
 	db, err := a.openPrivate(ctx, poolSize(cfg.Workers))
 	fatal(b, err)
 	b.Cleanup(func() { _ = db.close(); removePostgres(a.DataDir) })

@@ -41,6 +41,7 @@ type serving struct {
 	PollOnly  bool          `env:"EXECUTOR_POLL_ONLY" help:"Ask Postgres for work instead of listening, and keep no session: for a proxy that pools transactions."`
 	OutputCap int64         `env:"EXECUTOR_OUTPUT_CAP" default:"16777216" placeholder:"BYTES" help:"Bytes kept of each output stream of a process (${default})."`
 	isolation `embed:""`
+	providing `embed:""`
 }
 
 // Validate is called by kong.
@@ -52,6 +53,9 @@ func (s *serving) Validate() error {
 		return fmt.Errorf("--grace: expected a duration such as 30s, got %s", s.Grace)
 	case s.OutputCap < 4<<10:
 		return fmt.Errorf("--output-cap: expected at least 4096 bytes, got %d", s.OutputCap)
+	}
+	if err := s.providing.check(); err != nil {
+		return err
 	}
 	for _, q := range s.Queues {
 		if len(q) > 64 || !queueName.MatchString(q) {
@@ -66,6 +70,9 @@ var queueName = regexp.MustCompile(`^[a-z0-9]+([_-][a-z0-9]+)*$`)
 // isolation is the configuration of the local provider.
 type isolation struct {
 	Isolation string   `env:"EXECUTOR_ISOLATION" enum:"auto,bwrap,plain" default:"auto" help:"How local processes are isolated: bwrap (bubblewrap, or refuse to start), plain (not at all), or auto: bubblewrap where it works."`
+	Memory    int64    `name:"local-memory" env:"EXECUTOR_LOCAL_MEMORY" placeholder:"BYTES" help:"Limit of a local host, by cgroup; 0: none."`
+	CPUs      float64  `name:"local-cpus" env:"EXECUTOR_LOCAL_CPUS" placeholder:"N" help:"Limit of a local host, by cgroup; 0: none."`
+	PIDs      int64    `name:"local-pids" env:"EXECUTOR_LOCAL_PIDS" placeholder:"N" help:"Limit of a local host's processes, by cgroup; 0: none."`
 	Hide      []string `env:"EXECUTOR_HIDE" placeholder:"PATH" default:"${hide}" help:"Files and directories of this machine that isolated processes must not see. Default: where credentials usually are (${default})."`
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/rs/zerolog"
 
@@ -76,7 +77,9 @@ func (c *devCmd) announce(a *app, s *service, db *database) {
 	fact("River UI", "http://"+addr+"/riverui/", "")
 	fact("Postgres", "psql '"+db.url+"'", joined)
 	fact("data", a.DataDir, "")
-	if i := s.local.Isolation(); i.Mode == local.Plain {
+	if s.local == nil {
+		fact("hosts", "from "+strings.Join(c.Providers, ", "), "")
+	} else if i := s.local.Isolation(); i.Mode == local.Plain {
 		fact("processes", a.p.yellow("not isolated"), i.Why)
 	} else {
 		fact("processes", "isolated by bubblewrap", "")

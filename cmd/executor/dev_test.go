@@ -167,7 +167,11 @@ func TestServe(t *testing.T) {
 	if r := ask(exitOK, "runs", "list"); strings.Count(r.stdout, "succeeded") != 1 {
 		t.Errorf("list says:\n%s", r.stdout)
 	}
-	if resp, err := http.Get("http://" + addr + "/riverui/"); err != nil || resp.StatusCode != http.StatusOK {
+	resp, err := http.Get("http://" + addr + "/riverui/")
+	if err == nil {
+		resp.Body.Close()
+	}
+	if err != nil || resp.StatusCode != http.StatusOK {
 		t.Errorf("River UI: %v %v", resp, err)
 	}
 	if status := serve.end(syscall.SIGTERM); status != exitOK {

@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -39,13 +40,13 @@ func testMain(m *testing.M) int {
 		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
 		return 1
 	}
-	defer func() {
+	return runstest.Main(m, func() {
 		if shared.process != nil {
 			shared.process.end(syscall.SIGTERM)
 			removePostgres(shared.dir)
 		}
-	}()
-	return runstest.Main(m)
+		http.DefaultClient.CloseIdleConnections()
+	})
 }
 
 // limit of everything a test waits for.

@@ -122,7 +122,7 @@ func TestDoctor(t *testing.T) {
 			t.Errorf("%+v", c)
 		}
 	}
-	want := "postgres migrations provider provision exec start re-attach release"
+	want := "postgres migrations provider provision exec start re-attach release survival"
 	if got := strings.Join(names, " "); got != want || !d.OK || len(d.Open) == 0 {
 		t.Errorf("got %s, want %s; %+v", got, want, d)
 	}

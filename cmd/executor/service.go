@@ -36,7 +36,7 @@ const reaperLate = 30 * time.Second
 // service is everything that executes runs and answers requests.
 type service struct {
 	store    *runs.Store
-	local    *local.Provider
+	local    *local.Provider // nil where it is not configured
 	executor *jobs.Executor
 	front    http.Handler
 	listener net.Listener
@@ -73,13 +73,18 @@ func (a *app) wire(ctx context.Context, cfg serving, db *database, listener net.
 	if err != nil {
 		return nil, err
 	}
-	provider, err := a.localProvider(ctx, cfg.isolation, filepath.Join(dir, "hosts"), place, db)
+	store := a.store(db)
+	installation, err := store.Installation(ctx)
 	if err != nil {
 		return nil, err
 	}
-	s := &service{store: a.store(db), local: provider, listener: listener, begun: func() {}, log: a.log}
+	providers, own, err := a.providers(ctx, cfg, dir, place, installation.String(), db)
+	if err != nil {
+		return nil, err
+	}
+	s := &service{store: store, local: own, listener: listener, begun: func() {}, log: a.log}
 	begun := sync.OnceFunc(func() { s.begun() })
-	sandboxes := sandbox.NewClient(sandbox.DefaultTimeouts(), a.log, provider)
+	sandboxes := sandbox.NewClient(sandbox.DefaultTimeouts(), a.log, providers...)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	s.executor = &jobs.Executor{
@@ -87,7 +92,7 @@ func (a *app) wire(ctx context.Context, cfg serving, db *database, listener net.
 		Store:     s.store,
 		Sandboxes: sandboxes,
 		Runner: &runs.Runner{
-			Store: s.store, Sandboxes: sandboxes, Provider: provider.Name(), Machine: place, OutputCap: cfg.OutputCap,
+			Store: s.store, Sandboxes: sandboxes, Provider: cfg.Providers[0], Machine: place, OutputCap: cfg.OutputCap,
 			Log: a.log, Now: time.Now, Jitter: rand.Float64,
 		},
 		Metrics: jobs.NewMetrics(registry),
@@ -153,7 +158,8 @@ func (a *app) localProvider(ctx context.Context, cfg isolation, root, place stri
 		hide = append(hide, expandHome(path))
 	}
 	return local.New(ctx, local.Config{
-		Root: root, Machine: place, Isolation: local.Mode(cfg.Isolation), Path: searchPath(), Hide: hide, Log: a.log,
+		Root: root, Machine: place, Isolation: local.Mode(cfg.Isolation), Path: searchPath(), Hide: hide,
+		Limits: local.Limits{MemoryBytes: cfg.Memory, CPUs: cfg.CPUs, PIDs: cfg.PIDs}, Log: a.log,
 	})
 }
 

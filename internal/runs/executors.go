@@ -26,6 +26,13 @@ func (s *Store) Register(ctx context.Context, e ExecutorInfo) error {
 	return err
 }
 
+// Installation names this database's schema: providers mark their hosts with
+// it.
+func (s *Store) Installation(ctx context.Context) (id uuid.UUID, err error) {
+	err = s.pool.QueryRow(ctx, s.q(`SELECT id FROM executor.installation`)).Scan(&id)
+	return id, err
+}
+
 // MachineQueue is the queue that only the executors of a machine work on.
 func (s *Store) MachineQueue(ctx context.Context, machine string) (queue string, err error) {
 	err = s.pool.QueryRow(ctx, s.q(`SELECT executor.machine_queue($1)`), machine).Scan(&queue)

@@ -49,10 +49,14 @@ var server = sync.OnceValues(func() (string, error) {
 
 var running *embeddedpg.Server
 
-// Main runs a package's tests, fails when they leave goroutines behind, and
-// lets go of the embedded server. Call it from TestMain.
-func Main(m *testing.M) int {
+// Main runs a package's tests and then what they share is closed by; it fails
+// when goroutines are left behind, and lets go of the embedded server. Call it
+// from TestMain.
+func Main(m *testing.M, after ...func()) int {
 	code := m.Run()
+	for _, close := range after {
+		close()
+	}
 	// The embedded server is waited for as long as other test processes use it.
 	if err := goleak.Find(goleak.IgnoreAnyFunction("executor/internal/embeddedpg.(*Server).spawn.func2")); err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, err)
