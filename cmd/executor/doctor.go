@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -16,13 +17,14 @@ import (
 
 type doctorCmd struct {
 	isolation `embed:""`
+	providing `embed:""`
 	Unit      string `env:"EXECUTOR_UNIT" default:"executor.service" placeholder:"NAME" help:"systemd's unit of the executor, where there is one (${default})."`
 	JSON      bool   `name:"json" help:"One JSON document."`
 }
 
 // Help is kong's.
 func (doctorCmd) Help() string {
-	return `Checks the database and its migrations, and takes a real host of the provider through its life: it is created, a process is started in it, another process of this program finds it again and reads its output to the end, and the host is deleted. Says what is not isolated, and whether a restart of the executor would kill running processes. Exit status 4 when something fails.`
+	return `Checks the database and its migrations, and takes a real host of each provider through its life: it is created, a process is started in it, another process of this program finds it again and reads its output to the end, and the host is deleted. Says what is not isolated, and whether a restart of the executor would kill running processes. Exit status 4 when something fails.`
 }
 
 // diagnosis is what doctor found out.
@@ -60,6 +62,9 @@ func (d *diagnosis) try(name string, do func() (detail string, err error)) bool 
 	return c.OK
 }
 
+// Validate is called by kong.
+func (c *doctorCmd) Validate() error { return c.providing.check() }
+
 // Run is kong's.
 func (c *doctorCmd) Run(ctx context.Context, a *app) error {
 	a.logFrom(zerolog.ErrorLevel) // what is worth a warning is in the answer
@@ -68,10 +73,14 @@ func (c *doctorCmd) Run(ctx context.Context, a *app) error {
 	if db != nil {
 		defer db.close()
 	}
-	c.checkProvider(ctx, a, db, d)
-	d.try("survival", func() (string, error) {
-		return "nothing seen that would end local processes with the executor", supervisorOf(ctx, c.Unit).mortal()
-	})
+	for _, name := range c.Providers {
+		c.checkProvider(ctx, a, db, d, name)
+	}
+	if slices.Contains(c.Providers, "local") {
+		d.try("survival", func() (string, error) {
+			return "nothing seen that would end local processes with the executor", supervisorOf(ctx, c.Unit).mortal()
+		})
+	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -134,7 +143,7 @@ func (a *app) printDiagnosis(d *diagnosis) {
 		t.add(mark, plain(c.Name), plain(fmt.Sprintf("%.1f ms", c.Millis)), detail)
 	}
 	t.print(a.out, a.p)
-	if len(d.Open) > 0 {
+	if len(d.Open) > 0 { // the local provider's
 		colour := a.p.bold
 		if d.Isolation == string(local.Plain) {
 			colour = a.p.yellow

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -28,23 +29,28 @@ const (
 	doctorPrinted = "one\ntwo\n"
 )
 
-// checkProvider takes a host through its life, in a root of its own: the
-// hosts of runs are not touched, and what a killed doctor left behind is found
-// by the next.
-func (c *doctorCmd) checkProvider(ctx context.Context, a *app, db *database, d *diagnosis) {
+// checkProvider takes a host of one provider through its life. The local one
+// gets a root of its own: the hosts of runs are not touched, and what a killed
+// doctor left behind is found by the next.
+func (c *doctorCmd) checkProvider(ctx context.Context, a *app, db *database, d *diagnosis, name string) {
 	ctx, cancel := context.WithTimeout(ctx, doctorLimit)
 	defer cancel()
-	var root string
-	var provider *local.Provider
-	if !d.try("provider", func() (detail string, err error) {
-		if root, err = a.doctorRoot(ctx); err != nil {
+	p := &patient{name: name, ledger: &memoryLedger{}, launch: sandbox.Launch{RunID: uuid.NewString(), Step: "doctor", N: 1}}
+	if len(c.Providers) > 1 {
+		p.title = name + ": "
+	}
+	if !d.try(p.title+"provider", func() (detail string, err error) {
+		if p.root, err = a.doctorRoot(ctx); err != nil {
 			return "", err
 		}
-		provider, err = a.localProvider(ctx, c.isolation, root, "doctor", db)
-		if err != nil {
+		if p.provider, err = c.provider(ctx, a, db, name, p.root); err != nil {
 			return "", err
 		}
-		i := provider.Isolation()
+		own, ok := p.provider.(*local.Provider)
+		if !ok {
+			return name, nil
+		}
+		i := own.Isolation()
 		d.Isolation, d.Open = string(i.Mode), i.Open
 		if i.Mode == local.Plain {
 			return "local, processes are not isolated: " + i.Why, nil
@@ -53,12 +59,24 @@ func (c *doctorCmd) checkProvider(ctx context.Context, a *app, db *database, d *
 	}) {
 		return
 	}
-	defer os.RemoveAll(root)
-	p := &patient{
-		client: sandbox.NewClient(sandbox.DefaultTimeouts(), a.log, provider), ledger: &memoryLedger{},
-		launch: sandbox.Launch{RunID: uuid.NewString(), Step: "doctor", N: 1},
+	defer os.RemoveAll(p.root)
+	p.client = sandbox.NewClient(sandbox.DefaultTimeouts(), a.log, p.provider)
+	p.live(ctx, d)
+}
+
+// provider makes the provider as doctor and its other process use it.
+func (c *doctorCmd) provider(ctx context.Context, a *app, db *database, name, root string) (sandbox.Provider, error) {
+	switch name {
+	case "docker":
+		return a.dockerProvider(c.providing, "doctor")
+	case "drukbox":
+		dir, err := a.dataDir()
+		if err != nil {
+			return nil, err
+		}
+		return a.drukboxProvider(c.providing, dir, "doctor")
 	}
-	p.live(ctx, c, root, provider, d)
+	return a.localProvider(ctx, c.isolation, root, "doctor", db)
 }
 
 // doctorRoot makes a root, and clears away those that were left behind.
@@ -90,16 +108,20 @@ func clearRoot(ctx context.Context, a *app, root string) {
 
 // patient is the host that doctor looks at.
 type patient struct {
-	client *sandbox.Client
-	ledger sandbox.Ledger
-	launch sandbox.Launch
-	box    *sandbox.Sandbox
+	name     string // of its provider
+	title    string // before the names of its checks
+	root     string // of a local host
+	provider sandbox.Provider
+	client   *sandbox.Client
+	ledger   sandbox.Ledger
+	launch   sandbox.Launch
+	box      *sandbox.Sandbox
 }
 
 // live takes it from creation to deletion.
-func (p *patient) live(ctx context.Context, c *doctorCmd, root string, provider *local.Provider, d *diagnosis) {
-	made := d.try("provision", func() (detail string, err error) {
-		p.box, err = p.client.Acquire(ctx, p.ledger, provider.Name(), sandbox.HostSpec{
+func (p *patient) live(ctx context.Context, d *diagnosis) {
+	made := d.try(p.title+"provision", func() (detail string, err error) {
+		p.box, err = p.client.Acquire(ctx, p.ledger, p.name, sandbox.HostSpec{
 			Key: sandbox.StepKey(p.launch.RunID, p.launch.Step), RunID: p.launch.RunID,
 		})
 		if err != nil {
@@ -112,14 +134,14 @@ func (p *patient) live(ctx context.Context, c *doctorCmd, root string, provider 
 	}
 	defer p.box.Close()
 	// It is released whatever fails before.
-	defer d.try("release", func() (string, error) { return p.release(context.WithoutCancel(ctx), provider) })
-	started := d.try("exec", func() (string, error) { return p.exec(ctx) }) &&
-		d.try("start", func() (string, error) {
+	defer d.try(p.title+"release", func() (string, error) { return p.release(context.WithoutCancel(ctx)) })
+	started := d.try(p.title+"exec", func() (string, error) { return p.exec(ctx) }) &&
+		d.try(p.title+"start", func() (string, error) {
 			_, err := p.box.Start(ctx, p.launch, sandbox.Command{Argv: []string{"/bin/sh", "-c", doctorScript}})
 			return "a detached process runs", err
 		})
 	if started {
-		d.try("re-attach", func() (string, error) { return p.reattach(ctx, c, root) })
+		d.try(p.title+"re-attach", func() (string, error) { return p.reattach(ctx) })
 	}
 }
 
@@ -132,23 +154,26 @@ func (p *patient) exec(ctx context.Context) (string, error) {
 	return "a command ran and answered", err
 }
 
-func (p *patient) release(ctx context.Context, provider *local.Provider) (string, error) {
+func (p *patient) release(ctx context.Context) (string, error) {
 	if err := p.client.Delete(ctx, p.ledger, p.box.Entry()); err != nil {
 		return "", err
 	}
-	if _, err := provider.Get(ctx, p.box.Host().ID); !errors.Is(err, faults.SandboxNotFound) {
+	if _, err := p.provider.Get(ctx, p.box.Host().ID); !errors.Is(err, faults.SandboxNotFound) {
 		return "", fmt.Errorf("the host is still there: %w", errors.Join(errDoctor, err))
 	}
 	return "the host and its processes are gone", nil
 }
 
 // reattach lets another process of this program follow ours to its end.
-func (p *patient) reattach(ctx context.Context, c *doctorCmd, root string) (string, error) {
+func (p *patient) reattach(ctx context.Context) (string, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return "", err
 	}
-	cmd := exec.CommandContext(ctx, self, "doctor-attach", "--isolation", c.Isolation, "--run", p.launch.RunID, root, p.box.Host().ID)
+	// With the flags that we were given.
+	args := slices.Clone(os.Args[1:])
+	args[slices.Index(args, "doctor")] = "doctor-attach"
+	cmd := exec.CommandContext(ctx, self, append(args, "--run", p.launch.RunID, p.name, p.root, p.box.Host().ID)...)
 	var out, complaint bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &complaint
 	if err := cmd.Run(); err != nil {
@@ -166,8 +191,9 @@ func (p *patient) reattach(ctx context.Context, c *doctorCmd, root string) (stri
 
 // attachCmd is the other process.
 type attachCmd struct {
-	isolation `embed:""`
+	doctorCmd `embed:""`
 	RunID     string `name:"run" required:""`
+	Provider  string `arg:""`
 	Root      string `arg:""`
 	Host      string `arg:""`
 }
@@ -180,11 +206,15 @@ type attached struct {
 
 // Run is kong's.
 func (c *attachCmd) Run(ctx context.Context, a *app) error {
-	provider, err := a.localProvider(ctx, c.isolation, c.Root, "doctor", nil)
+	provider, err := c.provider(ctx, a, nil, c.Provider, c.Root)
 	if err != nil {
 		return err
 	}
-	conn, err := provider.Dial(ctx, sandbox.Host{ID: c.Host})
+	host, err := provider.Get(ctx, c.Host)
+	if err != nil {
+		return err
+	}
+	conn, err := provider.Dial(ctx, host)
 	if err != nil {
 		return err
 	}
