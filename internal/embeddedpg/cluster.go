@@ -59,8 +59,8 @@ func (h home) createCluster(ctx context.Context, pg installation, path string) e
 	return os.Rename(dir, h.path(dataName))
 }
 
-// writeAccess writes who may connect: the user who runs Start, root, and the account that the server runs as, which
-// owns it all anyway. It does so at every start, because a home may be copied to another user.
+// writeAccess writes who may connect: the user who runs Start, and root. It does so at every start, because a home
+// may be copied to another user.
 func (h home) writeAccess(ctx context.Context, path string) error {
 	root, err := systemName(ctx, path, 0)
 	if err != nil {
@@ -70,13 +70,9 @@ func (h home) writeAccess(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	account, err := systemName(ctx, path, h.as.uid)
-	if err != nil {
-		return err
-	}
 	const head = "# Written by executor at every start.\n"
 	ident := head
-	for _, name := range []string{root, self, account} {
+	for _, name := range []string{root, self} {
 		ident += fmt.Sprintf("%s \"%s\" %s\n", role, strings.ReplaceAll(name, `"`, `""`), role)
 	}
 	return errors.Join(

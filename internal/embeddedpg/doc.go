@@ -40,7 +40,7 @@
 // # Who may connect
 //
 // The server listens on one Unix socket, in a directory of mode 0700, and on no port. The kernel tells it which
-// user connects (peer authentication), and it lets in the user who started it, root, and the user it runs as. There is no password, so
+// user connects (peer authentication), and it lets in the user who started it and root. There is no password, so
 // the URL may be printed. The URL's role is a superuser.
 //
 // A socket's path has room for about a hundred bytes. When the home's own path is longer than that, or holds

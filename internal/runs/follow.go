@@ -16,6 +16,7 @@ import (
 // limit is a step's time limit.
 type limit struct {
 	left  time.Duration
+	over  bool // when we came
 	fault error
 }
 
@@ -29,10 +30,11 @@ func limitOf(step Step, startedAt, now time.Time, adopted bool) *limit {
 	}
 	timeout := time.Duration(step.Timeout)
 	left := startedAt.Add(timeout).Sub(now)
+	over := left <= 0
 	if adopted {
 		left = max(left, seenEnded)
 	}
-	return &limit{left, faults.Errorf(faults.Timeout, "the step's time limit of %s was reached", timeout)}
+	return &limit{left, over, faults.Errorf(faults.Timeout, "the step's time limit of %s was reached", timeout)}
 }
 
 // errStopped marks an error of follow after which the process is seen stopped.
@@ -66,6 +68,11 @@ func (x *execution) follow(ctx context.Context, box *sandbox.Sandbox, launch san
 	case e := <-done:
 		if err := out.close(true); err != nil {
 			return e.exit, err
+		}
+		if lim != nil && lim.over && e.err == nil && (e.exit.Signal == "SIGTERM" || e.exit.Signal == "SIGKILL") {
+			// An earlier claim stopped it for its limit, and died before it
+			// could say so.
+			return sandbox.Exit{}, stopped{lim.fault}
 		}
 		return e.exit, e.err
 	case <-timer:
