@@ -251,3 +251,51 @@ func TestUnknownHostsAreSwept(t *testing.T) {
 	w.cancel(id)
 	w.await(id, state{runs.Cancelled, "", "cancelled"})
 }
+
+// An executor dies between the record that a command failed and what comes of
+// it: the next one decides, and does not run the command again.
+func TestAFailureIsDecidedByTheNextExecutor(t *testing.T) {
+	for name, c := range map[string]struct {
+		spec string
+		want state
+	}{
+		"a step":   {oneStep, state{runs.Failed, "command_failed", "discarded"}},
+		"a member": {`{"steps": [{"name": "p", "parallel": [{"name": "a", "shell": "x"}, {"name": "b", "shell": "y"}]}]}`, state{runs.Failed, "command_failed", "discarded"}},
+		"a retry":  {`{"retry": {"include": ["command_failed"], "delays": ["1h"]}, "steps": [{"name": "a", "shell": "x"}]}`, state{runs.BackingOff, "", "scheduled"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			end := make(chan struct{})
+			w.fake.Script("a", sandboxtest.Proc{Exit: 3, Until: end})
+			w.fake.Script("p+a", sandboxtest.Proc{Exit: 3, Until: end})
+			other := make(chan struct{})
+			w.fake.Script("p+b", sandboxtest.Proc{Until: other})
+			stop := w.start(w.executor())
+			id := w.enqueue(c.spec)
+			w.eventually(func() bool { return len(w.fake.Started()) > 0 }, func() any { return w.state(id) }, "a process")
+			stop()
+			// As far as the last executor came.
+			if _, err := w.store.Pool().Exec(context.Background(), `
+				WITH failed AS (
+				    UPDATE executor.run_attempts SET ended_at = now(), outcome = 'failed', failure_code = 'command_failed', exit_code = 3,
+				        causes = '[{"code": "command_failed", "message": "command_failed: the command ended with exit status 3"}]'
+				    WHERE run_id = $1 AND (step = 'a' OR member = 'a')
+				)
+				UPDATE executor.run_launches SET ended_at = now(), exit_code = 3 WHERE run_id = $1 AND (step = 'a' OR member = 'a')`, id); err != nil {
+				t.Fatal(err)
+			}
+			close(end)
+			w.start(w.executor())
+			if name == "a member" { // the other one goes on
+				w.eventually(func() bool { return w.state(id).Job == "running" }, func() any { return w.state(id) }, "the next executor")
+				close(other)
+			}
+			w.await(id, c.want)
+			for _, l := range w.fake.Started() {
+				if l.N > 1 && (l.Step == "a" || l.Member == "a") {
+					t.Errorf("the command was run again: %+v", l)
+				}
+			}
+		})
+	}
+}

@@ -3,7 +3,6 @@ package runs
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync"
 	"time"
 
@@ -28,10 +27,6 @@ func (x *execution) composite(ctx context.Context, i int, step Step) error {
 		if last, ok := x.claim.history.lastAttempt(p.step, p.member); ok && last.succeeded {
 			continue
 		}
-		if failed := x.givenUp(p); failed != nil {
-			errs[j] = failed
-			continue
-		}
 		members.Go(func() { errs[j] = x.memberSafely(ctx, p, member) })
 	}
 	members.Wait()
@@ -52,25 +47,6 @@ func (x *execution) composite(ctx context.Context, i int, step Step) error {
 		return first
 	}
 	return x.Store.stepSucceeded(ctx, x.claim, step.Name)
-}
-
-// givenUp is the failure of a member that an earlier claim did not try again,
-// and could not end the run for, because the others were still running. A
-// quota's window is waited for by the run.
-func (x *execution) givenUp(p place) error {
-	last, ok := x.claim.history.lastAttempt(p.step, p.member)
-	if !ok || last.code == "" || last.retryAt != nil || last.round != x.claim.Round {
-		return nil
-	}
-	earlier := x.claim.history.earlier(p.step, p.member, x.claim.Round)
-	kind := earlier[len(earlier)-1]
-	if kind.Policy().Mode == faults.Quota {
-		return nil
-	}
-	return &StepError{
-		Err: faults.New(kind, "", errors.New(strings.TrimPrefix(last.message, last.code+": "))), Earlier: earlier[:len(earlier)-1],
-		place: p, attempt: last.n, recorded: true, final: true,
-	}
 }
 
 // memberSafely keeps a panic in one member from taking the executor down.
@@ -94,10 +70,12 @@ func (x *execution) member(ctx context.Context, p place, step Step) error {
 		if err := own.waitForRetry(ctx, p); err != nil {
 			return own.ended(ctx, p, step)
 		}
-		err := own.try(ctx, p, step)
-		var failed *StepError
-		if !errors.As(err, &failed) {
-			return err
+		failed := own.undecided(p)
+		if failed == nil || failed.Fault().Kind.Policy().Mode == faults.Quota {
+			err := own.try(ctx, p, step)
+			if !errors.As(err, &failed) {
+				return err
+			}
 		}
 		d := faults.Decide(failed.Fault(), failed.Earlier, x.spec.Overrides(), x.Now(), x.Jitter())
 		quota := failed.Fault().Kind.Policy().Mode == faults.Quota
@@ -118,18 +96,23 @@ func (x *execution) member(ctx context.Context, p place, step Step) error {
 		}
 		x.log.Warn().Str("step", p.step).Str("member", p.member).Int("attempt", failed.attempt).
 			Str("failure_code", failed.Fault().Kind.Code()).Dur("delay", d.Delay).Err(failed.Err).Msg("trying again")
-		own.claim.history, err = x.Store.loadHistory(context.WithoutCancel(ctx), claim.RunID)
+		history, err := x.Store.loadHistory(context.WithoutCancel(ctx), claim.RunID)
 		if err != nil {
 			return err
 		}
+		own.claim.history = history
 	}
 }
 
 // waitForRetry sleeps until the time that the last failed attempt, perhaps of
-// an earlier claim, set for the next.
+// an earlier claim, set for the next. A quota's window was waited for by the
+// run.
 func (x *execution) waitForRetry(ctx context.Context, p place) error {
 	last, ok := x.claim.history.lastAttempt(p.step, p.member)
 	if !ok || last.retryAt == nil || last.open || last.round != x.claim.Round {
+		return nil
+	}
+	if kind, ok := faults.ByCode(last.code); ok && kind.Policy().Mode == faults.Quota {
 		return nil
 	}
 	timer := time.NewTimer(last.retryAt.Sub(x.Now()))

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"maps"
 	"path"
+	"strings"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -36,7 +37,26 @@ func (x *execution) step(ctx context.Context, i int, step Step) error {
 	if step.Parallel != nil {
 		return x.composite(ctx, i, step)
 	}
-	return x.try(ctx, place{step: step.Name, position: i}, step)
+	p := place{step: step.Name, position: i}
+	if failed := x.undecided(p); failed != nil {
+		return failed
+	}
+	return x.try(ctx, p, step)
+}
+
+// undecided is the failure of a place that an earlier claim recorded and died
+// before anything was decided about it.
+func (x *execution) undecided(p place) *StepError {
+	last, ok := x.claim.history.lastAttempt(p.step, p.member)
+	if !ok || last.code == "" || last.retryAt != nil || last.round != x.claim.Round {
+		return nil
+	}
+	earlier := x.claim.history.earlier(p.step, p.member, x.claim.Round)
+	kind := earlier[len(earlier)-1]
+	return &StepError{
+		Err:     faults.New(kind, "", errors.New(strings.TrimPrefix(last.message, last.code+": "))),
+		Earlier: earlier[:len(earlier)-1], place: p, attempt: last.n, recorded: true,
+	}
 }
 
 // try makes one attempt at a place, or goes on with the open one of an earlier
@@ -57,6 +77,11 @@ func (x *execution) try(ctx context.Context, p place, step Step) error {
 	}
 	failed := func(err error) *StepError {
 		return &StepError{Err: err, place: p, attempt: attempt, Earlier: x.claim.history.earlier(p.step, p.member, x.claim.Round)}
+	}
+	if exit := x.claim.history.endedBadly(p.step, p.member); exit != nil {
+		e := failed(harness.ExitFault(exit.Code, exit.Signal))
+		e.Exit = exit
+		return e
 	}
 	box, err := x.acquire(ctx, p)
 	if err != nil {
@@ -182,16 +207,25 @@ func (x *execution) run(ctx context.Context, box *sandbox.Sandbox, p place, step
 	return x.Store.succeeded(ctx, x.claim, p, attempt, n, exit, result)
 }
 
-// launchFailed records the end of a launch that failed, where it has one: how
-// the process ended, or that none can be alive.
+// launchFailed records the end of a launch that failed, where it has one (how
+// the process ended, or that none can be alive), and with it that the attempt
+// failed: a command that ended badly is not run again because we die before
+// anybody decides.
 func (x *execution) launchFailed(ctx context.Context, p place, n int, exit *sandbox.Exit, e *StepError) error {
 	e.Exit = exit
-	if exit != nil || launchOver(e.Err) {
-		if err := x.Store.endLaunch(ctx, x.claim, p, n, exit); err != nil {
-			return err
-		}
+	err := x.judge(ctx, e)
+	if exit == nil && !launchOver(e.Err) {
+		return err
 	}
-	return x.judge(ctx, e)
+	var failed *StepError
+	if !errors.As(err, &failed) {
+		return errors.Join(x.Store.endLaunch(ctx, x.claim, p, n, exit), err)
+	}
+	if err := x.Store.launchFailed(ctx, x.claim, failed, n); err != nil {
+		return err
+	}
+	failed.recorded = true
+	return failed
 }
 
 // launchOver reports whether a failed start or follow leaves no process

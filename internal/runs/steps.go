@@ -158,10 +158,31 @@ func (s *Store) attemptFailed(ctx context.Context, c *Claim, f *StepError, retry
 	})
 }
 
-// queueAttemptFailed writes how the attempt behind f ended. A StepError that
-// was recorded before is left as it is.
+// launchFailed records in one that a launch has ended and that its attempt
+// failed. What comes of it is decided after.
+func (s *Store) launchFailed(ctx context.Context, c *Claim, f *StepError, launch int) error {
+	return s.persist(ctx, "record failure", func(ctx context.Context) error {
+		b := &pgx.Batch{}
+		s.queueFence(b, c)
+		s.queueLaunchEnd(b, c, f.place, launch, f.Exit)
+		if err := s.queueAttemptFailed(b, c, f, time.Time{}); err != nil {
+			return err
+		}
+		return s.batch(ctx, b)
+	})
+}
+
+// queueAttemptFailed writes how the attempt behind f ended, and when the next
+// one is; of an attempt that is recorded already, only the latter.
 func (s *Store) queueAttemptFailed(b *pgx.Batch, c *Claim, f *StepError, retryAt time.Time) error {
-	if f.attempt == 0 || f.recorded {
+	if f.attempt == 0 {
+		return nil
+	}
+	if f.recorded {
+		b.Queue(s.q(`
+			UPDATE executor.run_attempts SET retry_at = $5
+			WHERE (run_id, step, member, n) = ($1, $2, $3, $4)`),
+			c.RunID, f.place.step, f.place.member, f.attempt, timeOrNull(retryAt))
 		return nil
 	}
 	causes, err := asJSON(faults.Chain(f.Err))
