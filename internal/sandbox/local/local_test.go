@@ -152,10 +152,13 @@ func code(err error) string {
 	return faults.Of(err).Kind.Code()
 }
 
-// look finds a program of this machine, or skips the test.
+// look finds a program of this machine. In CI it has to be there.
 func look(t *testing.T, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
+	if err != nil && os.Getenv("CI") != "" {
+		t.Fatal(err)
+	}
 	if err != nil {
 		t.Skip(err)
 	}
