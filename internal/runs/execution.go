@@ -78,11 +78,6 @@ func (x *execution) try(ctx context.Context, p place, step Step) error {
 	failed := func(err error) *StepError {
 		return &StepError{Err: err, place: p, attempt: attempt, Earlier: x.claim.history.earlier(p.step, p.member, x.claim.Round)}
 	}
-	if exit := x.claim.history.endedBadly(p.step, p.member); exit != nil {
-		e := failed(harness.ExitFault(exit.Code, exit.Signal))
-		e.Exit = exit
-		return e
-	}
 	box, err := x.acquire(ctx, p)
 	if err != nil {
 		return x.judge(ctx, failed(err))

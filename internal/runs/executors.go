@@ -2,6 +2,7 @@ package runs
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"time"
 
@@ -63,8 +64,12 @@ func sessionKey(id uuid.UUID) string { return "session:" + id.String() }
 // HoldSession takes the executor's session lock on a connection that is kept
 // for nothing else, and says in its row that it has one.
 func (s *Store) HoldSession(ctx context.Context, conn DB, id uuid.UUID) error {
-	if _, err := conn.Exec(ctx, `SELECT pg_try_advisory_lock(hashtextextended($1, 0))`, sessionKey(id)); err != nil {
+	var held bool
+	if err := conn.QueryRow(ctx, `SELECT pg_try_advisory_lock(hashtextextended($1, 0))`, sessionKey(id)).Scan(&held); err != nil {
 		return err
+	}
+	if !held {
+		return errors.New("the session before still holds the lock")
 	}
 	_, err := conn.Exec(ctx, s.q(`UPDATE executor.executors SET session = true WHERE id = $1`), id)
 	return err

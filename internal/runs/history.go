@@ -8,7 +8,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"executor/internal/faults"
-	"executor/internal/sandbox"
 )
 
 // history is what earlier claims of the run left behind.
@@ -24,7 +23,6 @@ type pastAttempt struct {
 	code         string // of a failed one
 	message      string // and what its first cause says
 	open         bool
-	startedAt    time.Time
 	retryAt      *time.Time
 	succeeded    bool
 }
@@ -33,12 +31,8 @@ type pastLaunch struct {
 	step, member   string
 	n              int
 	host           int64
-	hostGone       bool
 	open           bool
-	recordedAt     time.Time
 	startedAt      *time.Time
-	exitCode       *int // of one that was seen to end by itself
-	exitSignal     string
 	stdout, stderr int64
 }
 
@@ -52,27 +46,26 @@ func (s *Store) loadHistory(ctx context.Context, run uuid.UUID) (history, error)
 		return err
 	})
 	b.Queue(s.q(`
-		SELECT step, member, n, round, coalesce(failure_code, ''), coalesce(causes -> 0 ->> 'message', ''), ended_at IS NULL, started_at, retry_at, outcome IS NOT DISTINCT FROM 'succeeded'
+		SELECT step, member, n, round, coalesce(failure_code, ''), coalesce(causes -> 0 ->> 'message', ''), ended_at IS NULL, retry_at, outcome IS NOT DISTINCT FROM 'succeeded'
 		FROM executor.run_attempts WHERE run_id = $1 ORDER BY n`), run).Query(func(rows pgx.Rows) error {
 		var a pastAttempt
-		_, err := pgx.ForEachRow(rows, []any{&a.step, &a.member, &a.n, &a.round, &a.code, &a.message, &a.open, &a.startedAt, &a.retryAt, &a.succeeded}, func() error {
+		_, err := pgx.ForEachRow(rows, []any{&a.step, &a.member, &a.n, &a.round, &a.code, &a.message, &a.open, &a.retryAt, &a.succeeded}, func() error {
 			h.attempts = append(h.attempts, a)
 			return nil
 		})
 		return err
 	})
 	b.Queue(s.q(`
-		SELECT l.step, l.member, l.n, l.host, h.state = 'released', l.ended_at IS NULL, l.recorded_at, l.started_at, l.exit_code, coalesce(l.exit_signal, ''),
+		SELECT l.step, l.member, l.n, l.host, l.ended_at IS NULL, l.started_at,
 		       coalesce(max(st.length) FILTER (WHERE st.stream = 'stdout'), 0),
 		       coalesce(max(st.length) FILTER (WHERE st.stream = 'stderr'), 0)
 		FROM executor.run_launches AS l
-		JOIN executor.sandbox_hosts AS h ON h.id = l.host
 		LEFT JOIN executor.run_streams AS st ON (st.run_id, st.step, st.member, st.launch) = (l.run_id, l.step, l.member, l.n)
 		WHERE l.run_id = $1
-		GROUP BY l.run_id, l.step, l.member, l.n, h.state
+		GROUP BY l.run_id, l.step, l.member, l.n
 		ORDER BY l.n`), run).Query(func(rows pgx.Rows) error {
 		var l pastLaunch
-		_, err := pgx.ForEachRow(rows, []any{&l.step, &l.member, &l.n, &l.host, &l.hostGone, &l.open, &l.recordedAt, &l.startedAt, &l.exitCode, &l.exitSignal, &l.stdout, &l.stderr}, func() error {
+		_, err := pgx.ForEachRow(rows, []any{&l.step, &l.member, &l.n, &l.host, &l.open, &l.startedAt, &l.stdout, &l.stderr}, func() error {
 			h.launches = append(h.launches, l)
 			return nil
 		})
@@ -103,22 +96,6 @@ func (h *history) lastLaunch(step, member string) (pastLaunch, bool) {
 		}
 	}
 	return last, found
-}
-
-// endedBadly is how the process of the open attempt of a step or member ended,
-// where an earlier claim saw it end and could not say any more what became of
-// the attempt.
-func (h *history) endedBadly(step, member string) *sandbox.Exit {
-	a, begun := h.lastAttempt(step, member)
-	l, launched := h.lastLaunch(step, member)
-	if !begun || !launched || !a.open || l.recordedAt.Before(a.startedAt) || l.exitCode == nil {
-		return nil
-	}
-	exit := sandbox.Exit{Code: *l.exitCode, Signal: l.exitSignal}
-	if exit.Success() {
-		return nil // what failed is the reading of its result
-	}
-	return &exit
 }
 
 // earlier lists the kinds that ended the failed attempts of a step or member

@@ -120,7 +120,18 @@ func Unreachable(t testing.TB) map[string]error {
 		"eof":     read(func(_, server net.Conn) { _ = server.Close() }),
 	}
 	_ = listener.Close()
-	_, all["refused"] = net.Dial("tcp", address)
+	// Somebody else may get the port that we let go of.
+	for range 10 {
+		conn, err := net.Dial("tcp", address)
+		if all["refused"] = err; err != nil {
+			break
+		}
+		conn.Close()
+		if next, err := net.Listen("tcp", "127.0.0.1:0"); err == nil {
+			address = next.Addr().String()
+			next.Close()
+		}
+	}
 	for name, answer := range map[string]string{"protocol cut off": "HTTP/1.1 200 OK", "protocol broken": "HTTP/1.1 200 OK\r\nzzz\r\n\r\n"} {
 		_, all[name] = http.ReadResponse(bufio.NewReader(strings.NewReader(answer)), nil)
 	}
