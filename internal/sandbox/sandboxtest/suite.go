@@ -29,7 +29,7 @@ type Subject struct {
 const (
 	canary   = "EXECUTOR_TEST_CANARY" // in our environment, and in no command's
 	patience = 30 * time.Second       // for what takes milliseconds
-	prompt   = 10 * time.Second       // and this is too long for what should be prompt
+	prompt   = 5 * time.Second        // and this is too long for what should be prompt
 )
 
 // Suite is what every provider has to pass.
