@@ -5,8 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/google/uuid"
-
 	"executor/internal/runs"
 	"executor/internal/sandbox"
 )
@@ -21,7 +19,7 @@ const (
 // behind. One executor at a time does it; for the hosts that only one machine
 // can reach, one on each machine.
 func (l *life) reap(ctx context.Context) {
-	r := &reaper{life: l, honest: time.Now(), gone: map[uuid.UUID]time.Time{}, unknown: map[string]time.Time{}}
+	r := &reaper{life: l, honest: time.Now(), unknown: map[string]time.Time{}}
 	var hosts, swept time.Time
 	for every(ctx, l.Config.Reap) {
 		if err := r.pass(ctx); err != nil && ctx.Err() == nil {
@@ -41,9 +39,8 @@ func (l *life) reap(ctx context.Context) {
 
 type reaper struct {
 	*life
-	honest  time.Time               // since when no pass of ours failed: who judges others' silence must not have been cut off itself
-	gone    map[uuid.UUID]time.Time // executors without a session → since when
-	unknown map[string]time.Time    // hosts that the ledger does not know → since when
+	honest  time.Time            // since when no pass of ours failed: who judges others' silence must not have been cut off itself
+	unknown map[string]time.Time // hosts that the ledger does not know → since when
 }
 
 func (r *reaper) pass(ctx context.Context) error {
@@ -81,16 +78,9 @@ func (r *reaper) judge(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	seen := map[uuid.UUID]bool{}
 	for _, s := range suspects {
-		seen[s.ID] = true
-		since, known := r.gone[s.ID]
-		if !known {
-			since = time.Now()
-			r.gone[s.ID] = since
-		}
 		silent := r.Config.Lease
-		if s.SessionGone && s.ServerAge > r.Config.Lease && time.Since(since) >= r.Config.SessionGone {
+		if s.SessionGone >= r.Config.SessionGone && s.ServerAge > r.Config.Lease {
 			silent = r.Config.SessionGone
 		} else if time.Since(r.honest) < r.Config.Lease {
 			continue
@@ -105,11 +95,6 @@ func (r *reaper) judge(ctx context.Context) error {
 		if lost {
 			r.Metrics.lost.Inc()
 			r.log.Warn().Stringer("lost", s.ID).Dur("silent_for", s.BeatAge).Msg("an executor is dead")
-		}
-	}
-	for id := range r.gone {
-		if !seen[id] {
-			delete(r.gone, id)
 		}
 	}
 	return nil

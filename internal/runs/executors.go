@@ -71,7 +71,7 @@ func (s *Store) HoldSession(ctx context.Context, conn DB, id uuid.UUID) error {
 	if !held {
 		return errors.New("the session before still holds the lock")
 	}
-	_, err := conn.Exec(ctx, s.q(`UPDATE executor.executors SET session = true WHERE id = $1`), id)
+	_, err := conn.Exec(ctx, s.q(`UPDATE executor.executors SET session = true, session_gone_at = NULL WHERE id = $1`), id)
 	return err
 }
 
@@ -79,25 +79,28 @@ func (s *Store) HoldSession(ctx context.Context, conn DB, id uuid.UUID) error {
 type Suspect struct {
 	ID          uuid.UUID
 	BeatAge     time.Duration // since its last beat
-	SessionGone bool          // it has held a session lock, and does not now
+	SessionGone time.Duration // for how long its session has been seen gone; 0: it holds it, never had one, or it was not seen before
 	ServerAge   time.Duration // since Postgres started
 }
 
 // Suspects lists the executors that are late with their beat, or whose session
-// is gone.
+// is gone, and notes since when it is.
 func (s *Store) Suspects(ctx context.Context, late time.Duration) ([]Suspect, error) {
 	rows, err := s.pool.Query(ctx, s.q(`
-		SELECT id, now() - beat_at, gone, now() - pg_postmaster_start_time()
-		FROM (
-		    SELECT id, beat_at, session AND NOT EXISTS (
+		WITH live AS (
+		    SELECT id, beat_at, session_gone_at, session AND NOT EXISTS (
 		        SELECT FROM pg_locks AS l
 		        WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
 		          AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
 		          AND (l.classid::bigint << 32) | l.objid::bigint = hashtextextended('session:' || id::text, 0)
 		    ) AS gone
 		    FROM executor.executors WHERE stopped_at IS NULL AND lost_at IS NULL
-		) AS e
-		WHERE gone OR beat_at < now() - $1::interval`), late)
+		), noted AS (
+		    UPDATE executor.executors AS e SET session_gone_at = CASE WHEN gone THEN now() END
+		    FROM live WHERE e.id = live.id AND gone <> (live.session_gone_at IS NOT NULL)
+		)
+		SELECT id, now() - beat_at, CASE WHEN gone AND session_gone_at IS NOT NULL THEN now() - session_gone_at ELSE '0' END, now() - pg_postmaster_start_time()
+		FROM live WHERE gone OR beat_at < now() - $1::interval`), late)
 	if err != nil {
 		return nil, err
 	}
