@@ -146,7 +146,7 @@ func (p *player) drop(d *delivery) {
 func (m *model) end(p *player, d *delivery, how string) {
 	failed := &runs.StepError{Err: faults.New(faults.SandboxLost, "x", nil)}
 	completed := riverdriver.JobSetStateCompleted(d.job.ID, time.Now(), nil)
-	write := completed
+	write, dead := completed, false
 	var err error
 	switch how {
 	case "succeed":
@@ -157,18 +157,18 @@ func (m *model) end(p *player, d *delivery, how string) {
 		err = m.store.Cancelled(ctx, d.claim)
 	case "hand back":
 		err = m.store.HandBack(ctx, d.claim, "test")
+		dead = err == nil
 	case "back off":
 		if err = m.store.BackOff(ctx, d.claim, failed, time.Now().Add(time.Hour)); err == nil {
 			write = riverdriver.JobSetStateSnoozed(d.job.ID, time.Now().Add(time.Hour), d.job.Attempt-1, []byte(`{"snoozes": 1}`))
-		} else if errors.Is(err, runs.ErrCancelPending) {
-			err = m.store.Cancelled(ctx, d.claim)
 		}
 	case "back off for no time":
 		if err = m.store.BackOff(ctx, d.claim, failed, time.Now()); err == nil {
 			write = riverdriver.JobSetStateSnoozedAvailable(d.job.ID, time.Now(), d.job.Attempt-1, []byte(`{"snoozes": 1}`))
-		} else if errors.Is(err, runs.ErrCancelPending) {
-			err = m.store.Cancelled(ctx, d.claim)
 		}
+	}
+	if errors.Is(err, runs.ErrCancelPending) {
+		err = m.store.Cancelled(ctx, d.claim)
 	}
 	if err != nil && !errors.Is(err, runs.ErrFenced) {
 		m.t.Fatalf("%s: %v", how, err)
@@ -176,7 +176,7 @@ func (m *model) end(p *player, d *delivery, how string) {
 	if errors.Is(err, runs.ErrFenced) && !p.lost {
 		m.t.Fatalf("%s: a living executor was fenced off", how)
 	}
-	p.finish(d, write, how == "hand back" || errors.Is(err, runs.ErrFenced))
+	p.finish(d, write, dead || errors.Is(err, runs.ErrFenced))
 }
 
 // complete is River's late write. Where the job was handed on, or its run

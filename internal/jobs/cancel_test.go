@@ -156,3 +156,33 @@ func TestTimeouts(t *testing.T) {
 		})
 	}
 }
+
+// A deploy does not hand a run on whose end was asked for, though nobody has
+// heard of it yet.
+func TestCancelBeforeADeploy(t *testing.T) {
+	for name, ask := range map[string]string{
+		"ours":  `UPDATE executor.runs SET cancel_requested_at = now()`,
+		"river": `UPDATE executor.river_job SET metadata = metadata || '{"cancel_attempted_at": "2026-01-01T00:00:00Z"}'`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.fake.Script("a", sandboxtest.Proc{Hang: true})
+			e := w.executor()
+			e.Config.Watch = time.Hour
+			stop := w.start(e)
+			id := w.enqueue(oneStep)
+			w.running(id)
+			if _, err := w.store.Pool().Exec(context.Background(), ask); err != nil {
+				t.Fatal(err)
+			}
+			stop()
+			if got := w.state(id); got != (state{runs.Cancelled, "", "cancelled"}) {
+				t.Errorf("after the drain: %+v", got)
+			}
+			if len(w.fake.Calls(sandboxtest.Stop)) == 0 {
+				t.Error("the process was not stopped")
+			}
+			w.clean()
+		})
+	}
+}

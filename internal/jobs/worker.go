@@ -100,7 +100,11 @@ func (w *worker) settle(ctx context.Context, claim *runs.Claim, err error, log z
 		log.Warn().Err(err).Msg("fenced off; somebody else goes on with the run")
 		return nil
 	case errors.Is(err, runs.ErrDraining):
-		if err := w.store.HandBack(ctx, claim, "handed back: executor "+w.id.String()+" is draining"); err != nil {
+		err := w.store.HandBack(ctx, claim, "handed back: executor "+w.id.String()+" is draining")
+		if errors.Is(err, runs.ErrCancelPending) {
+			return w.cancel(ctx, claim, log)
+		}
+		if err != nil {
 			log.Warn().Err(err).Msg("not handed back; left to the reaper")
 			return nil
 		}

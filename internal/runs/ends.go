@@ -42,8 +42,8 @@ func (s *Store) Cancelled(ctx context.Context, c *Claim) error {
 	})
 }
 
-// ErrCancelPending is BackOff's answer when the run is to be cancelled
-// instead.
+// ErrCancelPending is the answer of BackOff and HandBack when the run is to be
+// cancelled instead.
 var ErrCancelPending = errors.New("the run is to be cancelled")
 
 // BackOff ends the attempt and lets the run wait until retryAt. The worker
@@ -75,23 +75,30 @@ func (s *Store) PutOff(ctx context.Context, c *Claim, code *faults.Kind, retryAt
 // HandBack gives the run's job back to the queue under a new id, its attempt
 // unspent, for another executor to continue the run. The processes go on.
 func (s *Store) HandBack(ctx context.Context, c *Claim, reason string) error {
-	return s.persist(ctx, "hand back", func(ctx context.Context) error {
+	var cancelled bool
+	err := s.persist(ctx, "hand back", func(ctx context.Context) error {
 		return pgx.BeginTxFunc(ctx, s.pool, brief, func(tx pgx.Tx) error {
 			var job int64
 			err := tx.QueryRow(ctx, s.q(`
-				SELECT job_id FROM executor.runs
+				SELECT job_id, cancel_requested_at IS NOT NULL OR EXISTS (
+				    SELECT FROM executor.river_job AS job WHERE job.id = job_id AND job.metadata ? 'cancel_attempted_at')
+				FROM executor.runs
 				WHERE id = $1 AND epoch = $2 AND executor_id IS NOT NULL AND status = 'running' FOR UPDATE`),
-				c.RunID, c.Epoch).Scan(&job)
+				c.RunID, c.Epoch).Scan(&job, &cancelled)
 			if errors.Is(err, pgx.ErrNoRows) {
 				return ErrFenced
 			}
-			if err != nil {
+			if err != nil || cancelled {
 				return err
 			}
 			_, err = s.rekey(ctx, tx, rekey{run: c.RunID, job: job, status: Running, epoch: c.Epoch, state: "available", release: true, reason: reason})
 			return err
 		})
 	})
+	if err == nil && cancelled {
+		return ErrCancelPending
+	}
+	return err
 }
 
 // end carries out a move that ends the claim. When the fence answers that the
