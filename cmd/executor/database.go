@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"executor/internal/embeddedpg"
@@ -20,6 +21,7 @@ import (
 
 const (
 	connectLimit  = 15 * time.Second
+	postgresWait  = time.Minute // for serve; whoever started it starts it again then
 	clientConns   = 4
 	postgresGrace = 20 * time.Second // for the private server's end
 )
@@ -138,6 +140,34 @@ func connect(ctx context.Context, url string, conns int) (*database, error) {
 		return nil, fmt.Errorf("Postgres cannot be reached: %w", err)
 	}
 	return &database{pool: pool, url: url}, nil
+}
+
+// connectPatiently is connect, but waits a while for a Postgres that does not
+// answer yet: it may be restarting, or starting together with us.
+func (a *app) connectPatiently(ctx context.Context, conns int) (*database, error) {
+	ctx, cancel := context.WithTimeout(ctx, postgresWait)
+	defer cancel()
+	for {
+		db, err := connect(ctx, a.DatabaseURL, conns)
+		if err == nil || !mayCome(err) {
+			return db, err
+		}
+		a.log.Warn().Err(err).Msg("waiting for Postgres")
+		if pause(ctx, time.Second) != nil {
+			return nil, err
+		}
+	}
+}
+
+// mayCome reports whether a Postgres that could not be connected to may yet
+// let us in: it did not answer, or said that it is starting, or full.
+func mayCome(err error) bool {
+	var said *pgconn.PgError
+	if errors.As(err, &said) {
+		return said.Code == "57P03" || said.Code == "53300" // cannot_connect_now, too_many_connections
+	}
+	var failed *pgconn.ConnectError
+	return errors.As(err, &failed)
 }
 
 // close lets go of the pool, and of the private server.

@@ -160,8 +160,20 @@ func TestServe(t *testing.T) {
 	}
 	addr := free.Addr().String()
 	_ = free.Close()
-	serve := p.start(env, "serve", "--listen", addr)
+	// Postgres comes up later than it does.
+	_, socket, _ := strings.Cut(string(url), "host=")
+	socket, _, _ = strings.Cut(socket, "&")
+	later := filepath.Join(p.dir, "later")
+	serve := p.start([]string{strings.Replace(env[0], socket, later, 1), env[1]}, "serve", "--listen", addr)
 	t.Cleanup(func() { serve.end(syscall.SIGTERM) })
+	for ctx := background(t); !strings.Contains(serve.stderr.String(), "waiting for Postgres"); {
+		if pause(ctx, 20*time.Millisecond) != nil {
+			t.Fatalf("it does not wait: %s", serve.stderr)
+		}
+	}
+	if err := os.Symlink(socket, later); err != nil {
+		t.Fatal(err)
+	}
 	awaitReady(t, "http://"+addr)
 	ask(exitOK, "run", "--", "true")
 	if r := ask(exitOK, "runs", "list"); strings.Count(r.stdout, "succeeded") != 1 {

@@ -31,7 +31,7 @@ func (c *serveCmd) Run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	defer listener.Close()
-	db, err := connect(ctx, a.DatabaseURL, poolSize(c.Workers))
+	db, err := a.connectPatiently(ctx, poolSize(c.Workers))
 	if err != nil {
 		return err
 	}
