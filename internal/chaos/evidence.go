@@ -36,7 +36,6 @@ type runRow struct {
 	Status     string
 	Code       string
 	Message    string
-	Crashes    int
 	Round      int
 	FinishedAt *time.Time
 	JobState   string
@@ -115,11 +114,10 @@ func (w *world) gather(ctx context.Context) (*evidence, error) {
 	e := &evidence{runs: map[uuid.UUID]*runRow{}}
 	e.reported, e.overlap = w.tokens.list()
 	err := query(ctx, w, `
-		SELECT run.id, coalesce(run.idempotency_key, ''), run.status, coalesce(run.failure_code, ''), coalesce(run.failure_message, ''), run.crashes, run.round,
+		SELECT run.id, coalesce(run.idempotency_key, ''), run.status, coalesce(run.failure_code, ''), coalesce(run.failure_message, ''), run.round,
 		       run.finished_at, coalesce(job.state::text, 'missing')
 		FROM executor.runs AS run LEFT JOIN executor.river_job AS job ON job.id = run.job_id`, func(r runHead) {
-		e.runs[r.ID] = &runRow{ID: r.ID, Name: r.Name, Status: r.Status, Code: r.Code, Message: r.Message, Crashes: r.Crashes,
-			Round: r.Round, FinishedAt: r.FinishedAt, JobState: r.JobState}
+		e.runs[r.ID] = &runRow{ID: r.ID, Name: r.Name, Status: r.Status, Code: r.Code, Message: r.Message, Round: r.Round, FinishedAt: r.FinishedAt, JobState: r.JobState}
 	})
 	for _, read := range []func() error{
 		func() error {
@@ -195,7 +193,6 @@ type runHead struct {
 	Status     string
 	Code       string
 	Message    string
-	Crashes    int
 	Round      int
 	FinishedAt *time.Time
 	JobState   string

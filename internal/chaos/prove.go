@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"executor/internal/runs"
 )
 
@@ -65,7 +67,7 @@ func (r *report) ending(t *task, run *runRow) {
 		r.cancelled(run, cancels)
 	case run.Status == "failed" && run.Code == "executor_lost":
 		r.executorLost++
-		if crashes := crashesOf(run); crashes <= crashBudget {
+		if crashes := r.crashes(run); crashes <= crashBudget {
 			r.violate("executor_lost only past the crash budget", "%s: %d crashes", name, crashes)
 		}
 	case run.Status != string(t.outcome) || run.Code != t.code:
@@ -78,9 +80,38 @@ func describe(run *runRow) string {
 	return strings.TrimSpace(fmt.Sprintf("%s %s %s %s", run.Name, run.ID, run.Status, run.Code))
 }
 
-// crashesOf counts the crashes in a row that the run's events show: it was
-// taken from somebody, and nobody let go of it.
-func crashesOf(run *runRow) int { return run.Crashes + 1 }
+// crashes counts the executors that were judged dead while they owned the run,
+// since its last step ended.
+func (r *report) crashes(run *runRow) (n int) {
+	lost := map[uuid.UUID]time.Time{}
+	for _, x := range r.registered {
+		if x.LostAt != nil {
+			lost[x.ID] = *x.LostAt
+		}
+	}
+	var progress time.Time
+	for _, s := range run.steps {
+		if s.FinishedAt != nil && s.FinishedAt.After(progress) {
+			progress = *s.FinishedAt
+		}
+	}
+	var owner *uuid.UUID
+	for _, v := range run.events {
+		if v.Kind == "cancel_requested" {
+			continue
+		}
+		if owner != nil {
+			if at, dead := lost[*owner]; dead && at.After(progress) && !at.After(v.At) {
+				n++
+			}
+		}
+		owner = nil
+		if v.Kind == "running" || v.Kind == "claimed" {
+			owner = v.Executor
+		}
+	}
+	return n
+}
 
 // cancelled: somebody asked for it, and not only before the run was reopened.
 func (r *report) cancelled(run *runRow, cancels []didDeed) {
