@@ -100,6 +100,12 @@ func TestAProcessEndsBetweenTwoExecutors(t *testing.T) {
 // all, when die is called: to the others it looks dead.
 func (w *world) startDoomed(e *jobs.Executor) (die func()) {
 	w.t.Helper()
+	return w.startOn(e).cut
+}
+
+// startOn runs an executor on a way to Postgres of its own.
+func (w *world) startOn(e *jobs.Executor) *line {
+	w.t.Helper()
 	config := w.store.Pool().Config()
 	line := &line{dial: config.ConnConfig.DialFunc}
 	config.ConnConfig.DialFunc = line.connect
@@ -114,15 +120,27 @@ func (w *world) startDoomed(e *jobs.Executor) (die func()) {
 	done := make(chan struct{})
 	go func() { _ = e.Run(ctx); close(done) }()
 	w.t.Cleanup(func() { cancel(); <-done; pool.Close() })
-	return line.cut
+	return line
 }
 
-// line is a way to Postgres that can be cut.
+// line is a way to Postgres that can be cut, or swallow everything.
 type line struct {
 	dial  pgconn.DialFunc
 	mu    sync.Mutex
 	down  bool
 	conns []net.Conn
+	pass  sync.RWMutex // locked: nothing gets through, and nobody is told
+}
+
+type lineConn struct {
+	net.Conn
+	line *line
+}
+
+func (c lineConn) Write(p []byte) (int, error) {
+	c.line.pass.RLock()
+	defer c.line.pass.RUnlock()
+	return c.Conn.Write(p)
 }
 
 func (l *line) connect(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -134,6 +152,7 @@ func (l *line) connect(ctx context.Context, network, addr string) (net.Conn, err
 	conn, err := l.dial(ctx, network, addr)
 	if err == nil {
 		l.conns = append(l.conns, conn)
+		conn = lineConn{conn, l}
 	}
 	return conn, err
 }
@@ -178,6 +197,38 @@ func TestADeadExecutorIsNoticed(t *testing.T) {
 	if n := query[int](w, `SELECT crashes FROM executor.runs WHERE id = $1`, id); n != 0 {
 		t.Errorf("%d crashes are charged though the step ended", n)
 	}
+	w.clean()
+}
+
+// An executor falls silent, though its connections stay: the others notice
+// within 15 seconds, and when it wakes nothing of the run is its own any more.
+func TestASilentExecutorIsNoticed(t *testing.T) {
+	w := newWorld(t)
+	end := make(chan struct{})
+	w.fake.Script("a", sandboxtest.Proc{Stdout: "hello\n", Until: end})
+	silent := w.startOn(w.executor())
+	id := w.enqueue(oneStep)
+	w.running(id)
+	w.eventually(func() bool { return w.output(id) != "" }, func() any { return w.output(id) }, "its output")
+	w.start(w.executor())
+	time.Sleep(16 * time.Second) // who judges by silence alone must have lived as long
+	silent.pass.Lock()
+	fell := time.Now()
+	owned := func() bool { return query[int64](w, `SELECT epoch FROM executor.runs WHERE id = $1`, id) == 2 }
+	for !owned() && time.Since(fell) < 20*time.Second {
+		time.Sleep(50 * time.Millisecond)
+	}
+	if took := time.Since(fell); took > 15*time.Second {
+		t.Errorf("noticed after %v", took)
+	}
+	silent.pass.Unlock()
+	time.Sleep(time.Second) // for what it still has to say
+	if got := w.state(id); got != (state{runs.Running, "", "running"}) || !owned() {
+		t.Errorf("after it woke: %+v", got)
+	}
+	close(end)
+	w.await(id, state{runs.Succeeded, "", "completed"})
+	w.once(id, 2, "hello\n")
 	w.clean()
 }
 

@@ -45,7 +45,7 @@ func DefaultConfig() Config {
 		Queues:      []string{river.QueueDefault},
 		Workers:     50,
 		Beat:        2 * time.Second,
-		Lease:       15 * time.Second,
+		Lease:       14 * time.Second, // noticed within 15: a pass comes every second
 		SessionGone: 3 * time.Second,
 		Watch:       time.Second,
 		Reap:        time.Second,
