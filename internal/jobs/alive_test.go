@@ -128,6 +128,7 @@ type line struct {
 	dial  pgconn.DialFunc
 	mu    sync.Mutex
 	down  bool
+	tries int // while it was down
 	conns []net.Conn
 	pass  sync.RWMutex // locked: nothing gets through, and nobody is told
 }
@@ -147,6 +148,7 @@ func (l *line) connect(ctx context.Context, network, addr string) (net.Conn, err
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.down {
+		l.tries++
 		return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 	}
 	conn, err := l.dial(ctx, network, addr)
@@ -157,10 +159,11 @@ func (l *line) connect(ctx context.Context, network, addr string) (net.Conn, err
 	return conn, err
 }
 
-func (l *line) mend() {
+func (l *line) mend() (tries int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.down = false
+	return l.tries
 }
 
 func (l *line) cut() {
