@@ -17,11 +17,16 @@ import (
 // delivered enqueues a run and lets River's part of a claim happen.
 func delivered(t *testing.T, store *runs.Store, executor uuid.UUID) (run uuid.UUID, job int64) {
 	t.Helper()
+	return deliveredSpec(t, store, executor, simple)
+}
+
+func deliveredSpec(t *testing.T, store *runs.Store, executor uuid.UUID, spec string) (run uuid.UUID, job int64) {
+	t.Helper()
 	ctx := context.Background()
 	if err := store.Register(ctx, runs.ExecutorInfo{ID: executor, Machine: "m"}); err != nil {
 		t.Fatal(err)
 	}
-	err := store.Pool().QueryRow(ctx, `SELECT executor.enqueue_run($1)`, simple).Scan(&run)
+	err := store.Pool().QueryRow(ctx, `SELECT executor.enqueue_run($1)`, spec).Scan(&run)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,9 +14,9 @@ import (
 // done again. The step fails with the first failed member, in their order.
 func (x *execution) composite(ctx context.Context, i int, step Step) error {
 	if x.spec.Kept() {
-		// All members share the kept host: open it before them.
+		// All members share the kept host: it is made ready for all of them.
 		p := place{step: step.Name, position: i}
-		if _, err := x.acquire(ctx, p); err != nil {
+		if _, err := x.ready(ctx, p, step); err != nil {
 			return x.judge(ctx, &StepError{Err: err, place: p, Earlier: x.claim.history.earlier(p.step, "", x.claim.Round)})
 		}
 	}
@@ -60,8 +60,8 @@ func (x *execution) memberSafely(ctx context.Context, p place, step Step) (err e
 }
 
 // member tries one command until it succeeds or its retries are used up. It
-// waits in process, because the other members are still running; a quota's
-// window is not waited for here.
+// waits in process, because the other members are still running, unless the
+// wait is the run's.
 func (x *execution) member(ctx context.Context, p place, step Step) error {
 	own := *x // the history of this member grows here; the others' does not concern it
 	claim := *x.claim
@@ -71,17 +71,16 @@ func (x *execution) member(ctx context.Context, p place, step Step) error {
 			return own.ended(ctx, p, step)
 		}
 		failed := own.undecided(p)
-		if failed == nil || failed.Fault().Kind.Policy().Mode == faults.Quota {
+		if failed == nil || own.runWaits(failed.Fault().Kind) {
 			err := own.try(ctx, p, step)
 			if !errors.As(err, &failed) {
 				return err
 			}
 		}
 		d := faults.Decide(failed.Fault(), failed.Earlier, x.spec.Overrides(), x.Now(), x.Jitter())
-		quota := failed.Fault().Kind.Policy().Mode == faults.Quota
 		failed.final = !d.Retry
 		var retryAt time.Time
-		if d.Retry && !quota {
+		if d.Retry && !own.runWaits(failed.Fault().Kind) {
 			retryAt = x.Now().Add(d.Delay)
 		}
 		if err := x.Store.attemptFailed(ctx, &claim, failed, retryAt); err != nil {
@@ -104,15 +103,22 @@ func (x *execution) member(ctx context.Context, p place, step Step) error {
 	}
 }
 
+// runWaits reports whether it is the run, not the member, that waits after such
+// a fault: for a quota's window, or for another host to keep in the place of one
+// that is gone, or full, under all members.
+func (x *execution) runWaits(kind *faults.Kind) bool {
+	policy := kind.Policy()
+	return policy.Mode == faults.Quota || x.spec.Kept() && (policy.FreshHost || errors.Is(kind, faults.SandboxNotFound))
+}
+
 // waitForRetry sleeps until the time that the last failed attempt, perhaps of
-// an earlier claim, set for the next. A quota's window was waited for by the
-// run.
+// an earlier claim, set for the next, unless the run has waited.
 func (x *execution) waitForRetry(ctx context.Context, p place) error {
 	last, ok := x.claim.history.lastAttempt(p.step, p.member)
 	if !ok || last.retryAt == nil || last.open || last.round != x.claim.Round {
 		return nil
 	}
-	if kind, ok := faults.ByCode(last.code); ok && kind.Policy().Mode == faults.Quota {
+	if kind, ok := faults.ByCode(last.code); ok && x.runWaits(kind) {
 		return nil
 	}
 	timer := time.NewTimer(last.retryAt.Sub(x.Now()))

@@ -25,11 +25,12 @@
 //
 // # Order of a step
 //
-//	attempt begins ─► host reserved, created, recorded ─► files ─► launch recorded
-//	─► process started ─► output followed, stored chunk by chunk ─► checkpoint
+//	attempt begins ─► host reserved, created, recorded ─► lease that covers the step
+//	─► files ─► launch recorded ─► process started ─► output followed, stored chunk
+//	by chunk ─► checkpoint
 //
-// Each is written before it is done, under a name that a repetition finds. So
-// a step can be taken up after a crash between any two of them: the open
-// attempt is continued, the host attached, the launch adopted, its output
-// followed from the stored length.
+// Each but the lease, which the provider knows, is written before it is done,
+// under a name that a repetition finds. So a step can be taken up after a crash
+// between any two of them: the open attempt is continued, the host attached, the
+// launch adopted, its output followed from the stored length.
 package runs

@@ -78,7 +78,7 @@ func (x *execution) try(ctx context.Context, p place, step Step) error {
 	failed := func(err error) *StepError {
 		return &StepError{Err: err, place: p, attempt: attempt, Earlier: x.claim.history.earlier(p.step, p.member, x.claim.Round)}
 	}
-	box, err := x.acquire(ctx, p)
+	box, err := x.ready(ctx, p, step)
 	if err != nil {
 		return x.judge(ctx, failed(err))
 	}

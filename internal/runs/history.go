@@ -2,6 +2,7 @@ package runs
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -96,6 +97,12 @@ func (h *history) lastLaunch(step, member string) (pastLaunch, bool) {
 		}
 	}
 	return last, found
+}
+
+// occupied reports whether a process of the step that was not seen to end is in
+// the host.
+func (h *history) occupied(host int64, step string) bool {
+	return slices.ContainsFunc(h.launches, func(l pastLaunch) bool { return l.open && l.host == host && l.step == step })
 }
 
 // earlier lists the kinds that ended the failed attempts of a step or member

@@ -59,7 +59,8 @@ func (l *hostLedger) Reserve(ctx context.Context, provider string, key sandbox.K
 	return e, existed, err
 }
 
-// Created is sandbox.Ledger's.
+// Created is sandbox.Ledger's. Where a lease is renewed later, only the provider
+// knows its end.
 func (l *hostLedger) Created(ctx context.Context, id int64, host sandbox.Host) error {
 	var expires *time.Time
 	if !host.ExpiresAt.IsZero() {

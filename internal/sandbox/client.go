@@ -16,6 +16,7 @@ import (
 type Timeouts struct {
 	Create    time.Duration
 	Get       time.Duration
+	Renew     time.Duration
 	List      time.Duration
 	Dial      time.Duration
 	Prepare   time.Duration
@@ -35,6 +36,7 @@ func DefaultTimeouts() Timeouts {
 	return Timeouts{
 		Create:    5 * time.Minute,
 		Get:       30 * time.Second,
+		Renew:     30 * time.Second,
 		List:      60 * time.Second,
 		Dial:      30 * time.Second,
 		Prepare:   60 * time.Second,

@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"context"
+	"time"
 
 	"executor/internal/faults"
 )
@@ -68,6 +69,7 @@ func (c *Client) provision(ctx context.Context, ledger Ledger, entry Entry, exis
 	if err != nil {
 		return nil, err
 	}
+	asked := time.Now()
 	host, err := call(ctx, c, op, c.timeouts.Create, func(ctx context.Context) (Host, error) {
 		return p.Create(ctx, spec)
 	})
@@ -84,6 +86,10 @@ func (c *Client) provision(ctx context.Context, ledger Ledger, entry Entry, exis
 	if err != nil {
 		c.Release(ctx, ledger, entry)
 		return nil, err
+	}
+	if !existed {
+		box.fresh.Store(true)
+		box.lease.asked = asked
 	}
 	return box, nil
 }

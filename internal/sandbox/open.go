@@ -13,12 +13,14 @@ import (
 // each within its own deadline; an error that our context caused is
 // context.Cause and not a fault.
 type Sandbox struct {
-	client *Client
-	conn   Conn
-	entry  Entry
-	host   Host
-	close  func() error
-	kept   atomic.Bool
+	client   *Client
+	provider Provider
+	conn     Conn
+	entry    Entry
+	lease    *lease
+	fresh    atomic.Bool // the host was made for this sandbox, and nothing started in it yet
+	close    func() error
+	kept     atomic.Bool
 }
 
 // open dials the host of an entry.
@@ -30,7 +32,7 @@ func (c *Client) open(ctx context.Context, p Provider, entry Entry, host Host) (
 		return nil, err
 	}
 	return &Sandbox{
-		client: c, conn: conn, entry: entry, host: host,
+		client: c, provider: p, conn: conn, entry: entry, lease: newLease(host),
 		close: sync.OnceValue(func() error { return c.hangUp(conn) }),
 	}, nil
 }
@@ -51,8 +53,9 @@ func (c *Client) hangUp(conn Conn) error {
 	})
 }
 
-// Host is the host as the provider described it.
-func (s *Sandbox) Host() Host { return s.host }
+// Host is the host as the provider described it, with the end of its lease as
+// it was last renewed.
+func (s *Sandbox) Host() Host { return s.lease.get() }
 
 // Entry is the host's row in the ledger: what Release and Attach take.
 func (s *Sandbox) Entry() Entry { return s.entry }
@@ -117,13 +120,16 @@ func (d *download) Close() error {
 
 // Start is Conn.Start.
 func (s *Sandbox) Start(ctx context.Context, launch Launch, cmd Command) (Process, error) {
+	s.fresh.Store(false)
 	return call(ctx, s.client, "start process", s.client.timeouts.Start, func(ctx context.Context) (Process, error) {
 		return s.conn.Start(ctx, launch, cmd)
 	})
 }
 
 // Follow is Conn.Follow. It has no deadline: a process may take as long as
-// its caller's context lets it. An error of sink is returned unchanged.
+// its caller's context lets it. Meanwhile the lease of the host is renewed; a
+// renewal that finds the host gone ends it. An error of sink is returned
+// unchanged.
 func (s *Sandbox) Follow(ctx context.Context, launch Launch, from Offsets, sink Sink) (Exit, error) {
 	callers := func(stream Stream, offset int64, data []byte) error {
 		if err := sink(stream, offset, data); err != nil {
@@ -132,7 +138,20 @@ func (s *Sandbox) Follow(ctx context.Context, launch Launch, from Offsets, sink 
 		return nil
 	}
 	return call(ctx, s.client, "follow process", 0, func(ctx context.Context) (Exit, error) {
-		return s.conn.Follow(ctx, launch, from, callers)
+		ctx, end := context.WithCancelCause(ctx)
+		var keeper sync.WaitGroup
+		keeper.Go(func() {
+			if gone := s.keepLease(ctx); gone != nil {
+				end(gone)
+			}
+		})
+		defer keeper.Wait()
+		defer end(nil)
+		exit, err := s.conn.Follow(ctx, launch, from, callers)
+		if err != nil && ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return exit, err
 	})
 }
 

@@ -33,6 +33,9 @@ var operations = map[sandboxtest.Op]func(context.Context, *world, *sandbox.Sandb
 		_, err := w.client.Attach(ctx, w.ledger, box.Entry())
 		return err
 	},
+	sandboxtest.Renew: func(ctx context.Context, _ *world, box *sandbox.Sandbox) error {
+		return box.Cover(ctx, time.Now().Add(24*time.Hour))
+	},
 	sandboxtest.Delete:    deleteHost,
 	sandboxtest.RemoveKey: deleteHost,
 	sandboxtest.List: func(ctx context.Context, w *world, _ *sandbox.Sandbox) error {
@@ -80,6 +83,7 @@ func TestCancelInTheMiddle(t *testing.T) {
 		t.Run(string(op), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
+			w.fake.Lease = time.Hour
 			box := w.mustAcquire()
 			draining := errors.New("draining")
 			ctx, cancel := context.WithCancelCause(t.Context())
@@ -117,6 +121,7 @@ func TestOwnDeadlineIsSandboxTimeout(t *testing.T) {
 		sandboxtest.Dial:      func(d *sandbox.Timeouts) { d.Dial = soon },
 		sandboxtest.Prepare:   func(d *sandbox.Timeouts) { d.Prepare = soon },
 		sandboxtest.Get:       func(d *sandbox.Timeouts) { d.Get = soon },
+		sandboxtest.Renew:     func(d *sandbox.Timeouts) { d.Renew = soon },
 		sandboxtest.Delete:    func(d *sandbox.Timeouts) { d.Delete = soon },
 		sandboxtest.RemoveKey: func(d *sandbox.Timeouts) { d.RemoveKey = soon },
 		sandboxtest.List:      func(d *sandbox.Timeouts) { d.List = soon },
@@ -130,6 +135,7 @@ func TestOwnDeadlineIsSandboxTimeout(t *testing.T) {
 		t.Run(string(op), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
+			w.fake.Lease = time.Hour
 			box := w.mustAcquire()
 			timeouts := sandbox.DefaultTimeouts()
 			set(&timeouts)

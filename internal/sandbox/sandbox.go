@@ -69,7 +69,7 @@ type Host struct {
 	Key       Key
 	Provider  string
 	Machine   string    // the only machine that can reach it; empty: any
-	ExpiresAt time.Time // when the provider takes it away; zero: never
+	ExpiresAt time.Time // the end of its lease, by our clock: the provider takes it away then; zero: never
 }
 
 // Provider makes hosts. Every method may be called concurrently, honours its
@@ -95,6 +95,16 @@ type Provider interface {
 // them. Removing what is not there is no error.
 type KeyRemover interface {
 	RemoveKey(ctx context.Context, host Host) error
+}
+
+// Renewer is a Provider that can put off the end of a host's lease.
+type Renewer interface {
+	// Renew moves the end of the lease to until, or to the end of a usual
+	// lease that begins now where that is later; to less where the provider
+	// allows no more, which is no error. It shortens nothing. The host that it
+	// returns has the end that was got. A host that is gone, or whose lease is
+	// over, is faults.SandboxNotFound.
+	Renew(ctx context.Context, host Host, until time.Time) (Host, error)
 }
 
 // Marker is a Provider that marks its hosts as this installation's: what its

@@ -21,9 +21,10 @@ import (
 //
 // Its methods may be called concurrently. It starts no goroutines.
 type Fake struct {
-	// Machine and Life describe the hosts it makes. Set before the first use.
-	Machine string
-	Life    time.Duration // how long a host lives; 0: for ever
+	// Machine and the others describe the hosts it makes. Set before the first use.
+	Machine  string
+	Lease    time.Duration // the usual one of a host; 0: hosts live for ever
+	MaxLease time.Duration // from a host's creation on, whatever is renewed; 0: no such limit
 
 	name string
 
@@ -42,6 +43,7 @@ type Fake struct {
 var (
 	_ sandbox.Provider   = (*Fake)(nil)
 	_ sandbox.KeyRemover = (*Fake)(nil)
+	_ sandbox.Renewer    = (*Fake)(nil)
 )
 
 // NewFake returns a fake with the name "fake".
@@ -61,6 +63,7 @@ type Op string
 const (
 	Create    Op = "create"
 	Get       Op = "get"
+	Renew     Op = "renew"
 	Delete    Op = "delete"
 	List      Op = "list"
 	Dial      Op = "dial"
@@ -96,6 +99,7 @@ func (f *Fake) On(op Op, steps ...error) {
 
 func (f *Fake) OnCreate(steps ...error)  { f.On(Create, steps...) }
 func (f *Fake) OnGet(steps ...error)     { f.On(Get, steps...) }
+func (f *Fake) OnRenew(steps ...error)   { f.On(Renew, steps...) }
 func (f *Fake) OnDelete(steps ...error)  { f.On(Delete, steps...) }
 func (f *Fake) OnDial(steps ...error)    { f.On(Dial, steps...) }
 func (f *Fake) OnPrepare(steps ...error) { f.On(Prepare, steps...) }
@@ -133,6 +137,7 @@ func (f *Fake) Live() []sandbox.Host {
 }
 
 func (f *Fake) live() []sandbox.Host {
+	f.lapse()
 	var live []sandbox.Host
 	for _, h := range slices.SortedFunc(maps.Values(f.hosts), func(a, b *host) int { return cmp.Compare(a.serial, b.serial) }) {
 		live = append(live, h.Host)
@@ -164,12 +169,24 @@ func (f *Fake) Vanish(key sandbox.Key) {
 	}
 }
 
+// EndLease makes the lease of key's host end so soon, and no renewal puts that
+// off.
+func (f *Fake) EndLease(key sandbox.Key, in time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if h := f.byKey(key); h != nil {
+		h.deadline = time.Now().Add(in)
+		h.ExpiresAt = h.deadline
+	}
+}
+
 // perform records a call, takes its step, and does it. effect runs under the
 // mutex.
 func (f *Fake) perform(ctx context.Context, call Call, effect func() error) error {
 	return f.next(ctx, call).run(ctx, func() error {
 		f.mu.Lock()
 		defer f.mu.Unlock()
+		f.lapse()
 		return effect()
 	})
 }

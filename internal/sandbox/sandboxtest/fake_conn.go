@@ -137,15 +137,20 @@ func (c *conn) follow(ctx context.Context, launch sandbox.Launch, from sandbox.O
 	if err := feed(sink, sandbox.Stderr, from.Stderr, p.Stderr); err != nil {
 		return sandbox.Exit{}, err
 	}
-	select {
-	case <-p.until():
-	case <-p.stopped:
-	case <-c.host.gone:
-		return sandbox.Exit{}, faults.Errorf(faults.SandboxNotFound, "the host of %s is gone", launch.Name())
-	case <-c.closed:
-		return sandbox.Exit{}, faults.New(faults.SandboxUnavailable, "follow process", errClosed)
-	case <-ctx.Done():
-		return sandbox.Exit{}, ctx.Err()
+	for ended := false; !ended; {
+		select {
+		case <-p.until():
+			ended = true
+		case <-p.stopped:
+			ended = true
+		case <-c.fake.leaseOver(c.host): // unless it was renewed meanwhile
+		case <-c.host.gone:
+			return sandbox.Exit{}, faults.Errorf(faults.SandboxNotFound, "the host of %s is gone", launch.Name())
+		case <-c.closed:
+			return sandbox.Exit{}, faults.New(faults.SandboxUnavailable, "follow process", errClosed)
+		case <-ctx.Done():
+			return sandbox.Exit{}, ctx.Err()
+		}
 	}
 	c.fake.mu.Lock()
 	defer c.fake.mu.Unlock()

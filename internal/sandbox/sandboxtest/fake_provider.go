@@ -47,6 +47,23 @@ func (f *Fake) Get(ctx context.Context, id string) (sandbox.Host, error) {
 	return found, err
 }
 
+// Renew is part of sandbox.Renewer.
+func (f *Fake) Renew(ctx context.Context, of sandbox.Host, until time.Time) (sandbox.Host, error) {
+	var renewed sandbox.Host
+	err := f.perform(ctx, f.callOn(Renew, of.ID), func() error {
+		h, err := f.find(of.ID)
+		if err != nil {
+			return err
+		}
+		if end := f.leaseEnd(h, until); end.After(h.ExpiresAt) && !h.ExpiresAt.IsZero() {
+			h.ExpiresAt = end
+		}
+		renewed = h.Host
+		return nil
+	})
+	return renewed, err
+}
+
 // Delete is part of sandbox.Provider.
 func (f *Fake) Delete(ctx context.Context, id string) error {
 	return f.perform(ctx, f.callOn(Delete, id), func() error {
@@ -103,6 +120,7 @@ func (f *Fake) RemoveKey(ctx context.Context, of sandbox.Host) error {
 type host struct {
 	sandbox.Host
 	serial    int
+	deadline  time.Time // of its lease, whatever is renewed; zero: none
 	prepared  bool
 	files     map[string][]byte
 	processes map[string]*process // by the launch's name
@@ -115,12 +133,46 @@ func (f *Fake) add(key sandbox.Key) *host {
 		Host:   sandbox.Host{ID: fmt.Sprintf("%s-%d", f.name, f.made), Key: key, Provider: f.name, Machine: f.Machine},
 		serial: f.made, files: map[string][]byte{}, processes: map[string]*process{}, gone: make(chan struct{}),
 	}
-	if f.Life > 0 {
-		h.ExpiresAt = time.Now().Add(f.Life)
+	if f.MaxLease > 0 {
+		h.deadline = time.Now().Add(f.MaxLease)
+	}
+	if f.Lease > 0 {
+		h.ExpiresAt = f.leaseEnd(h, time.Time{})
 	}
 	f.hosts[h.ID] = h
 	f.material[key] = h.ID
 	return h
+}
+
+// leaseEnd is what a lease that is to last until then gets.
+func (f *Fake) leaseEnd(h *host, until time.Time) time.Time {
+	if usual := time.Now().Add(f.Lease); usual.After(until) {
+		until = usual
+	}
+	if !h.deadline.IsZero() && until.After(h.deadline) {
+		until = h.deadline
+	}
+	return until
+}
+
+// lapse removes the hosts whose lease is over.
+func (f *Fake) lapse() {
+	for _, h := range f.hosts {
+		if !h.ExpiresAt.IsZero() && !h.ExpiresAt.After(time.Now()) {
+			f.remove(h)
+		}
+	}
+}
+
+// leaseOver fires when the lease ends that h has now.
+func (f *Fake) leaseOver(h *host) <-chan time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lapse()
+	if h.ExpiresAt.IsZero() {
+		return nil
+	}
+	return time.After(time.Until(h.ExpiresAt))
 }
 
 func (f *Fake) remove(h *host) {
