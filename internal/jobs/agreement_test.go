@@ -167,7 +167,7 @@ func (m *model) end(p *player, d *delivery, how string) {
 			write = riverdriver.JobSetStateSnoozedAvailable(d.job.ID, time.Now(), d.job.Attempt-1, []byte(`{"snoozes": 1}`))
 		}
 	}
-	if errors.Is(err, runs.ErrCancelPending) {
+	if errors.Is(err, runs.ErrCancelled) {
 		err = m.store.Cancelled(ctx, d.claim)
 	}
 	if err != nil && !errors.Is(err, runs.ErrFenced) {

@@ -157,30 +157,65 @@ func TestTimeouts(t *testing.T) {
 	}
 }
 
+// unheard are cancels of which only the tables know.
+var unheard = map[string]string{
+	"ours":  `UPDATE executor.runs SET cancel_requested_at = now()`,
+	"river": `UPDATE executor.river_job SET metadata = metadata || '{"cancel_attempted_at": "2026-01-01T00:00:00Z"}'`,
+}
+
+// deaf runs a run on an executor that hears of no cancel, up to its first
+// process.
+func (w *world) deaf(spec string) (id uuid.UUID, stop func()) {
+	w.t.Helper()
+	e := w.executor()
+	e.Config.Watch = time.Hour
+	stop = w.start(e)
+	id = w.enqueue(spec)
+	w.running(id)
+	return id, stop
+}
+
+func (w *world) exec(sql string) {
+	w.t.Helper()
+	if _, err := w.store.Pool().Exec(context.Background(), sql); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 // A deploy does not hand a run on whose end was asked for, though nobody has
 // heard of it yet.
 func TestCancelBeforeADeploy(t *testing.T) {
-	for name, ask := range map[string]string{
-		"ours":  `UPDATE executor.runs SET cancel_requested_at = now()`,
-		"river": `UPDATE executor.river_job SET metadata = metadata || '{"cancel_attempted_at": "2026-01-01T00:00:00Z"}'`,
-	} {
+	for name, ask := range unheard {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			w.fake.Script("a", sandboxtest.Proc{Hang: true})
-			e := w.executor()
-			e.Config.Watch = time.Hour
-			stop := w.start(e)
-			id := w.enqueue(oneStep)
-			w.running(id)
-			if _, err := w.store.Pool().Exec(context.Background(), ask); err != nil {
-				t.Fatal(err)
-			}
+			id, stop := w.deaf(oneStep)
+			w.exec(ask)
 			stop()
 			if got := w.state(id); got != (state{runs.Cancelled, "", "cancelled"}) {
 				t.Errorf("after the drain: %+v", got)
 			}
 			if len(w.fake.Calls(sandboxtest.Stop)) == 0 {
 				t.Error("the process was not stopped")
+			}
+			w.clean()
+		})
+	}
+}
+
+// Nor does a step begin.
+func TestCancelBeforeAStep(t *testing.T) {
+	for name, ask := range unheard {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			end := make(chan struct{})
+			w.fake.Script("a", sandboxtest.Proc{Until: end})
+			id, _ := w.deaf(`{"steps": [{"name": "a", "shell": "x"}, {"name": "b", "shell": "y"}]}`)
+			w.exec(ask)
+			close(end)
+			w.await(id, state{runs.Cancelled, "", "cancelled"})
+			if a := w.attempts(id); len(a) != 1 {
+				t.Errorf("attempts: %+v", a)
 			}
 			w.clean()
 		})

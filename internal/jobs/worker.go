@@ -101,7 +101,7 @@ func (w *worker) settle(ctx context.Context, claim *runs.Claim, err error, log z
 		return nil
 	case errors.Is(err, runs.ErrDraining):
 		err := w.store.HandBack(ctx, claim, "handed back: executor "+w.id.String()+" is draining")
-		if errors.Is(err, runs.ErrCancelPending) {
+		if errors.Is(err, runs.ErrCancelled) {
 			return w.cancel(ctx, claim, log)
 		}
 		if err != nil {
@@ -138,7 +138,7 @@ func (w *worker) decide(ctx context.Context, claim *runs.Claim, failed *runs.Ste
 	}
 	err := w.store.BackOff(ctx, claim, failed, w.runner.Now().Add(d.Delay))
 	switch {
-	case errors.Is(err, runs.ErrCancelPending):
+	case errors.Is(err, runs.ErrCancelled):
 		return w.cancel(ctx, claim, log)
 	case errors.Is(err, runs.ErrFenced):
 		return nil

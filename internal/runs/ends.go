@@ -42,25 +42,18 @@ func (s *Store) Cancelled(ctx context.Context, c *Claim) error {
 	})
 }
 
-// ErrCancelPending is the answer of BackOff and HandBack when the run is to be
-// cancelled instead.
-var ErrCancelPending = errors.New("the run is to be cancelled")
-
 // BackOff ends the attempt and lets the run wait until retryAt. The worker
-// must then snooze the job until the same time.
+// must then snooze the job until the same time. A run whose end was asked for
+// does not wait: ErrCancelled.
 func (s *Store) BackOff(ctx context.Context, c *Claim, f *StepError, retryAt time.Time) error {
-	err := s.end(ctx, c, BackingOff, func(b *pgx.Batch) error {
-		b.Queue(s.q(`SELECT executor.refuse_if_cancelled($1)`), c.RunID)
+	return s.end(ctx, c, BackingOff, func(b *pgx.Batch) error {
+		s.queueUnlessCancelled(b, c)
 		if err := s.queueAttemptFailed(b, c, f, retryAt); err != nil {
 			return err
 		}
 		s.queueBackOff(b, c, f.Fault().Kind.Code(), f.attempt, retryAt)
 		return nil
 	})
-	if code := sqlstate(err); code == sqlstateCancelled {
-		return ErrCancelPending
-	}
-	return err
 }
 
 // PutOff lets a run wait whose cancellation could not be carried out yet: a
@@ -73,32 +66,29 @@ func (s *Store) PutOff(ctx context.Context, c *Claim, code *faults.Kind, retryAt
 }
 
 // HandBack gives the run's job back to the queue under a new id, its attempt
-// unspent, for another executor to continue the run. The processes go on.
+// unspent, for another executor to continue the run. The processes go on. A run
+// whose end was asked for is not handed on: ErrCancelled.
 func (s *Store) HandBack(ctx context.Context, c *Claim, reason string) error {
-	var cancelled bool
-	err := s.persist(ctx, "hand back", func(ctx context.Context) error {
+	return s.persist(ctx, "hand back", func(ctx context.Context) error {
 		return pgx.BeginTxFunc(ctx, s.pool, brief, func(tx pgx.Tx) error {
 			var job int64
 			err := tx.QueryRow(ctx, s.q(`
-				SELECT job_id, cancel_requested_at IS NOT NULL OR EXISTS (
-				    SELECT FROM executor.river_job AS job WHERE job.id = job_id AND job.metadata ? 'cancel_attempted_at')
-				FROM executor.runs
+				SELECT job_id FROM executor.runs
 				WHERE id = $1 AND epoch = $2 AND executor_id IS NOT NULL AND status = 'running' FOR UPDATE`),
-				c.RunID, c.Epoch).Scan(&job, &cancelled)
+				c.RunID, c.Epoch).Scan(&job)
 			if errors.Is(err, pgx.ErrNoRows) {
 				return ErrFenced
 			}
-			if err != nil || cancelled {
+			if err != nil {
+				return err
+			}
+			if _, err := tx.Exec(ctx, s.q(unlessCancelled), c.RunID); err != nil {
 				return err
 			}
 			_, err = s.rekey(ctx, tx, rekey{run: c.RunID, job: job, status: Running, epoch: c.Epoch, state: "available", release: true, reason: reason})
 			return err
 		})
 	})
-	if err == nil && cancelled {
-		return ErrCancelPending
-	}
-	return err
 }
 
 // end carries out a move that ends the claim. When the fence answers that the

@@ -57,8 +57,8 @@ func (m *meeting) act(what string) (answer string) {
 	switch {
 	case errors.Is(err, runs.ErrFenced):
 		return "fenced"
-	case errors.Is(err, runs.ErrCancelPending):
-		return "cancel pending"
+	case errors.Is(err, runs.ErrCancelled):
+		return "to be cancelled"
 	case err != nil:
 		m.t.Errorf("%s: %v", what, err)
 	}
@@ -109,9 +109,9 @@ func TestTwoStatementsMeet(t *testing.T) {
 		{true, false, "succeed", "cancel", [2]string{"done", "done"}, "succeeded, completed", "succeeded, completed"},
 		{true, false, "cancel", "succeed", [2]string{"done", "done"}, "succeeded, completed", "succeeded, completed"},
 		{true, false, "back off", "cancel", [2]string{"done", "done"}, "cancelled, cancelled", "cancelled, cancelled"},
-		{true, false, "cancel", "back off", [2]string{"done", "cancel pending"}, "running to be cancelled, running", "running to be cancelled, running"},
+		{true, false, "cancel", "back off", [2]string{"done", "to be cancelled"}, "running to be cancelled, running", "running to be cancelled, running"},
 		{true, false, "hand back", "cancel", [2]string{"done", "done"}, "cancelled, cancelled", "cancelled, cancelled"},
-		{true, false, "cancel", "hand back", [2]string{"done", "cancel pending"}, "running to be cancelled, running", "running to be cancelled, running"},
+		{true, false, "cancel", "hand back", [2]string{"done", "to be cancelled"}, "running to be cancelled, running", "running to be cancelled, running"},
 		{true, true, "cancel", "reap", [2]string{"done", "done"}, "running to be cancelled, available", "running to be cancelled, available"},
 	} {
 		t.Run(c.first+", "+c.second, func(t *testing.T) {

@@ -30,11 +30,13 @@ func (p place) prefix() string {
 }
 
 // beginAttempt opens attempt n of a place, or takes over the open one of an
-// earlier claim.
+// earlier claim. Nothing begins once the end of the run was asked for, though
+// its worker may not have heard of it: ErrCancelled.
 func (s *Store) beginAttempt(ctx context.Context, c *Claim, p place, n int) error {
 	return s.persist(ctx, "begin attempt", func(ctx context.Context) error {
 		b := &pgx.Batch{}
 		s.queueFence(b, c)
+		s.queueUnlessCancelled(b, c)
 		b.Queue(s.q(`
 			INSERT INTO executor.run_steps (run_id, name, position) VALUES ($1, $2, $3)
 			ON CONFLICT DO NOTHING`), c.RunID, p.step, p.position)
@@ -48,11 +50,13 @@ func (s *Store) beginAttempt(ctx context.Context, c *Claim, p place, n int) erro
 }
 
 // recordLaunch writes launch n of a place before it is made, or takes over the
-// one that exists, so that this claim follows its streams.
+// one that exists, so that this claim follows its streams. ErrCancelled as in
+// beginAttempt.
 func (s *Store) recordLaunch(ctx context.Context, c *Claim, p place, n int, host int64) error {
 	return s.persist(ctx, "record launch", func(ctx context.Context) error {
 		b := &pgx.Batch{}
 		s.queueFence(b, c)
+		s.queueUnlessCancelled(b, c)
 		// A launch whose host is gone has ended with it.
 		b.Queue(s.q(`
 			UPDATE executor.run_launches AS l SET ended_at = now()
@@ -210,6 +214,12 @@ func (s *Store) queueAttemptsClosed(b *pgx.Batch, c *Claim, step, attempt string
 
 func (s *Store) queueFence(b *pgx.Batch, c *Claim) {
 	b.Queue(s.q(`SELECT executor.fence($1, $2)`), c.RunID, c.Epoch)
+}
+
+const unlessCancelled = `SELECT executor.refuse_if_cancelled($1)`
+
+func (s *Store) queueUnlessCancelled(b *pgx.Batch, c *Claim) {
+	b.Queue(s.q(unlessCancelled), c.RunID)
 }
 
 func exitColumns(exit *sandbox.Exit) (code *int, signal *string) {

@@ -88,6 +88,8 @@ func (s *Store) persist(ctx context.Context, what string, write func(context.Con
 			return err
 		case isFence(err):
 			return ErrFenced
+		case sqlstate(err) == sqlstateCancelled:
+			return ErrCancelled
 		case !passing(err):
 			return fmt.Errorf("%s: %w", what, err)
 		}
