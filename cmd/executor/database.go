@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -142,32 +143,35 @@ func connect(ctx context.Context, url string, conns int) (*database, error) {
 	return &database{pool: pool, url: url}, nil
 }
 
-// connectPatiently is connect, but waits a while for a Postgres that does not
-// answer yet: it may be restarting, or starting together with us.
-func (a *app) connectPatiently(ctx context.Context, conns int) (*database, error) {
+// patiently repeats what needs Postgres while that does not answer, for a
+// while: it may be restarting, or starting together with us.
+func (a *app) patiently(ctx context.Context, do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, postgresWait)
 	defer cancel()
 	for {
-		db, err := connect(ctx, a.DatabaseURL, conns)
-		if err == nil || !mayCome(err) {
-			return db, err
+		err := do(ctx)
+		if err == nil || !passes(err) {
+			return err
 		}
 		a.log.Warn().Err(err).Msg("waiting for Postgres")
 		if pause(ctx, time.Second) != nil {
-			return nil, err
+			return err
 		}
 	}
 }
 
-// mayCome reports whether a Postgres that could not be connected to may yet
-// let us in: it did not answer, or said that it is starting, or full.
-func mayCome(err error) bool {
+// passes reports whether trouble with Postgres may go away by itself: it does
+// not answer, or says that it starts, stops or is full. SQLSTATE classes are
+// from the PostgreSQL manual, appendix A.
+func passes(err error) bool {
 	var said *pgconn.PgError
 	if errors.As(err, &said) {
-		return said.Code == "57P03" || said.Code == "53300" // cannot_connect_now, too_many_connections
+		class := said.Code[:2]
+		return class == "08" || class == "53" || class == "57" // connection, resources, operator
 	}
-	var failed *pgconn.ConnectError
-	return errors.As(err, &failed)
+	var unconnected *pgconn.ConnectError
+	var broken net.Error
+	return errors.As(err, &unconnected) || errors.As(err, &broken) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // close lets go of the pool, and of the private server.

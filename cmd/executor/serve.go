@@ -31,12 +31,17 @@ func (c *serveCmd) Run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	defer listener.Close()
-	db, err := a.connectPatiently(ctx, poolSize(c.Workers))
+	var db *database
+	err = a.patiently(ctx, func(ctx context.Context) (err error) {
+		db, err = connect(ctx, a.DatabaseURL, poolSize(c.Workers))
+		return err
+	})
 	if err != nil {
 		return err
 	}
 	defer joinClose(&err, db.close)
-	if err := migrations.Check(ctx, db.pool, a.Schema); err != nil {
+	err = a.patiently(ctx, func(ctx context.Context) error { return migrations.Check(ctx, db.pool, a.Schema) })
+	if err != nil {
 		return err
 	}
 	s, err := a.wire(ctx, c.serving, db, listener)

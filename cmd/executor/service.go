@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -74,7 +75,8 @@ func (a *app) wire(ctx context.Context, cfg serving, db *database, listener net.
 		return nil, err
 	}
 	store := a.store(db)
-	installation, err := store.Installation(ctx)
+	var installation uuid.UUID
+	err = a.patiently(ctx, func(ctx context.Context) (err error) { installation, err = store.Installation(ctx); return err })
 	if err != nil {
 		return nil, err
 	}
@@ -190,7 +192,7 @@ func (s *service) work(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
 			return err
-		case first && !errors.Is(err, runs.ErrFenced):
+		case first && !errors.Is(err, runs.ErrFenced) && !passes(err):
 			return err
 		}
 		s.log.Warn().Err(err).Msg("the executor goes on under a fresh id")
