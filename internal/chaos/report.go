@@ -24,7 +24,6 @@ type report struct {
 	executorLost int
 	places       int // commands that were started at least once
 	bytes        int // of output
-	unexpected   []string
 	cancelTook   []time.Duration
 
 	kills, killsThatHit, stepsHit int
@@ -174,7 +173,6 @@ func (r *report) print(c config) {
 		{"after healing, the last run ended in", r.endedIn.Round(100 * time.Millisecond).String()},
 		{"and the last host went in", r.cleanIn.Round(100 * time.Millisecond).String()},
 		{"goroutines of an idle executor", fmt.Sprintf("%v before, %v after", r.idle, r.after)},
-		{"executors that ended by themselves", fmt.Sprint(len(r.unexpected))},
 	}
 	fmt.Println()
 	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
@@ -182,9 +180,6 @@ func (r *report) print(c config) {
 		fmt.Fprintf(table, "%s\t%s\n", row[0], row[1])
 	}
 	table.Flush()
-	for _, u := range r.unexpected {
-		fmt.Println("  ", u)
-	}
 	if c.json {
 		_ = json.NewEncoder(os.Stdout).Encode(map[string]any{"figures": rows, "violations": r.violations})
 	}
