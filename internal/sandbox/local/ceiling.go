@@ -14,34 +14,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"executor/internal/faults"
 	"executor/internal/sandbox"
 )
 
-// What a process prints lies in its run directory, and is kept from filling the
-// disk by two means:
-//
-//	0            given back          offset - keepBehind   offset        size
-//	|-- a hole --|------- kept -------|--- being stored ---|-- not read --|
-//	             |------------------- at most the ceiling ----------------|
-//
-// Follow gives back, as a hole in the file, what lies well behind the newest
-// byte that its sink has taken: taken is not stored, and a later follower
-// starts where the stored bytes end, so that keepBehind is more than any sink
-// may hold. File systems without holes keep everything.
-//
-// A guard beside each Follow compares the rest with the ceiling, also while the
-// sink blocks, and stops a process that is above it. That it did so is written
-// down before: whoever follows then gets the same fault. Nobody guards a
-// process that nobody follows, and what one has printed before it ended by
-// itself is no reason to take its success away.
-const (
-	keepBehind           = 64 << 20
-	giveStep             = 16 << 20 // given back at once, so that it costs little
-	holeAlign            = 64 << 10 // no file system has larger blocks
-	defaultOutputCeiling = 1 << 30
-	guardPause           = 50 * time.Millisecond
-)
+// guardPause is between two looks at the ceiling of package sandbox.
+const guardPause = 50 * time.Millisecond
 
 // runGiven is a file of numbers that are overwritten in place, which takes no
 // space on a disk that is full.
@@ -82,8 +59,8 @@ func (g given) set(i int, n int64) error {
 // follower: the ceiling holds all the same.
 func (f *follower) giveBack(i int) {
 	s := &f.streams[i]
-	upTo := (s.offset - keepBehind) &^ (holeAlign - 1)
-	if upTo-s.given < giveStep || s.keeps {
+	upTo := sandbox.GiveBack(s.offset, s.given)
+	if upTo == s.given || s.keeps {
 		return
 	}
 	before := s.given
@@ -105,9 +82,7 @@ func (f *follower) over() error {
 	if err != nil || marked == 0 {
 		return fault("look at the output", err)
 	}
-	return faults.New(faults.SandboxDiskFull, "follow process",
-		errors.New("it printed more than may lie on the disk at once, and was stopped")).
-		With(func(f *faults.Fault) { f.Outcome, f.Permanent = faults.Done, true })
+	return sandbox.OverCeiling()
 }
 
 // exceeds reports whether the process is above the ceiling, or was found to be.

@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"executor/internal/faults"
 	"executor/internal/sandbox"
 )
 
@@ -127,7 +126,7 @@ func (f *follower) open(from sandbox.Offsets) (err error) {
 			return err
 		}
 		if s.offset < s.given {
-			return faults.Errorf(faults.SandboxInvalid, "of %s, %d bytes were given back, and %d are asked for", name, s.given, s.offset)
+			return sandbox.NotKept(s.name, s.given)
 		}
 	}
 	return nil

@@ -68,7 +68,7 @@ type Config struct {
 
 	// OutputCeiling is how many bytes of a stream's output may lie on the disk
 	// before its process is stopped; 0: 1 GiB. Below 80 MiB, or where the file
-	// system has no holes, it limits all that a process prints. See ceiling.go.
+	// system has no holes, it limits all that a process prints. See sandbox's ceiling.go.
 	OutputCeiling int64
 }
 
@@ -108,7 +108,7 @@ func New(ctx context.Context, cfg Config) (*Provider, error) {
 	}
 	p := &Provider{root: root, machine: cfg.Machine, shell: []string{"/bin/sh"}, ceiling: cfg.OutputCeiling, log: cfg.Log}
 	if p.ceiling <= 0 {
-		p.ceiling = defaultOutputCeiling
+		p.ceiling = sandbox.DefaultOutputCeiling
 	}
 	if p.limiter, err = newLimiter(ctx, cfg, p.shell); err != nil {
 		return nil, err

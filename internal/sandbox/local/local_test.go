@@ -47,13 +47,21 @@ func TestSuite(t *testing.T) {
 		sandboxtest.Suite(t, sandboxtest.Subject{
 			Open:        func(t *testing.T) sandbox.Provider { return open(t, root, mode) },
 			SharedFiles: mode == local.Plain,
+			Ceiling: func(t *testing.T, bytes int64) sandbox.Provider {
+				return open(t, root, mode, func(c *local.Config) { c.OutputCeiling = bytes })
+			},
+			GivesBack: true,
 		})
 	})
 }
 
-func open(t testing.TB, root string, mode local.Mode) *local.Provider {
+func open(t testing.TB, root string, mode local.Mode, change ...func(*local.Config)) *local.Provider {
 	t.Helper()
-	p, err := local.New(t.Context(), config(root, mode))
+	cfg := config(root, mode)
+	for _, c := range change {
+		c(&cfg)
+	}
+	p, err := local.New(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -108,7 +108,7 @@ func (c *Conn) Download(ctx context.Context, name string) (io.ReadCloser, error)
 	r, w := io.Pipe()
 	open, ended := make(chan struct{}), make(chan error, 1)
 	go func() {
-		out := &afterFirstLine{to: w, found: open}
+		out := &afterFirstLine{to: w, found: func() { close(open) }}
 		answer, err := c.call(ctx, "get", []string{path.Dir(name), path.Base(name)}, sandbox.Stdio{Out: out})
 		switch {
 		case err != nil:
@@ -139,11 +139,11 @@ type download struct {
 
 func (d *download) Close() error { return d.close() }
 
-// afterFirstLine hands on what comes after the line that says that the file is
-// open.
+// afterFirstLine hands on what comes after the line that says that content
+// begins.
 type afterFirstLine struct {
 	to    io.Writer
-	found chan struct{}
+	found func()
 	line  []byte
 	past  bool
 }
@@ -160,10 +160,10 @@ func (a *afterFirstLine) Write(p []byte) (int, error) {
 	}
 	rest, ok := bytes.CutPrefix(a.line, []byte(contentLine))
 	if !ok {
-		return 0, faults.Errorf(faults.SandboxResponse, "the host sends %q before a file", a.line[:len(contentLine)])
+		return 0, faults.Errorf(faults.SandboxResponse, "the host sends %q before content", a.line[:len(contentLine)])
 	}
 	a.past = true
-	close(a.found)
+	a.found()
 	if len(rest) == 0 {
 		return len(p), nil
 	}

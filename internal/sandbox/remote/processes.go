@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"strconv"
 	"strings"
@@ -50,7 +51,7 @@ func (c *Conn) Stop(ctx context.Context, launch sandbox.Launch, grace time.Durat
 // from the offsets.
 func (c *Conn) Follow(ctx context.Context, launch sandbox.Launch, from sandbox.Offsets, to sandbox.Sink) (sandbox.Exit, error) {
 	f := &follower{conn: c, launch: launch, to: to, at: from}
-	pause, since := c.cfg.Retry, time.Now()
+	pause, answered := c.cfg.Retry, time.Now()
 	for {
 		before := f.at
 		exit, err := f.once(ctx)
@@ -60,10 +61,11 @@ func (c *Conn) Follow(ctx context.Context, launch sandbox.Launch, from sandbox.O
 		if err == nil || f.failed != nil || !errors.Is(err, faults.SandboxUnavailable) && !errors.Is(err, errBroken) {
 			return exit, err
 		}
-		if f.at != before {
-			pause, since = c.cfg.Retry, time.Now()
+		// What breaks off as soon as it has begun, again and again, is no answer.
+		if f.at != before || !f.began.IsZero() && time.Since(f.began) > c.cfg.Retry {
+			pause, answered = c.cfg.Retry, time.Now()
 		}
-		if time.Since(since) > c.cfg.Patience {
+		if time.Since(answered) > c.cfg.Patience {
 			return sandbox.Exit{}, err
 		}
 		select {
@@ -84,16 +86,26 @@ type follower struct {
 	launch sandbox.Launch
 	to     sandbox.Sink
 	at     sandbox.Offsets
-	failed error // of the sink
+	given  sandbox.Offsets // up to where it was told to give back
+	tell   io.Writer       // what is told
+	began  time.Time       // when the one in the host did; zero: it did not
+	failed error           // of the sink
 }
 
 func (f *follower) once(ctx context.Context) (sandbox.Exit, error) {
 	const op = "follow process"
-	open, close := io.Pipe() // an input that ends with us
-	defer close.Close()
+	open, tell := io.Pipe() // an input that ends with us
+	defer tell.Close()
+	f.tell, f.began = tell, time.Time{}
+	out := f.stream(sandbox.Stdout, &f.at.Stdout, &f.given.Stdout)
 	answer, err := f.conn.call(ctx, "follow",
-		[]string{f.launch.Name(), strconv.FormatInt(f.at.Stdout, 10), strconv.FormatInt(f.at.Stderr, 10)},
-		sandbox.Stdio{In: open, Out: f.stream(sandbox.Stdout, &f.at.Stdout), Err: f.stream(sandbox.Stderr, &f.at.Stderr)})
+		[]string{f.launch.Name(), strconv.FormatInt(f.at.Stdout, 10), strconv.FormatInt(f.at.Stderr, 10),
+			strconv.FormatInt(f.conn.cfg.OutputCeiling, 10)},
+		sandbox.Stdio{
+			In:  open,
+			Out: &afterFirstLine{to: out, found: func() { f.began = time.Now() }},
+			Err: f.stream(sandbox.Stderr, &f.at.Stderr, &f.given.Stderr),
+		})
 	if f.failed != nil {
 		return sandbox.Exit{}, f.failed
 	}
@@ -103,11 +115,18 @@ func (f *follower) once(ctx context.Context) (sandbox.Exit, error) {
 		}
 		return sandbox.Exit{}, err
 	}
-	if answer.word != "ended" && answer.word != "lost" || len(answer.args) < 4 {
+	if answer.word == "given" {
+		given, _ := strconv.ParseInt(arg(answer, 1), 10, 64)
+		return sandbox.Exit{}, sandbox.NotKept(sandbox.Stream(arg(answer, 0)), given)
+	}
+	if answer.word != "ended" && answer.word != "lost" && answer.word != "over" || len(answer.args) < 4 {
 		return sandbox.Exit{}, answer.fault(op)
 	}
 	if arg(answer, 2) != strconv.FormatInt(f.at.Stdout, 10) || arg(answer, 3) != strconv.FormatInt(f.at.Stderr, 10) {
 		return sandbox.Exit{}, faults.New(faults.SandboxUnavailable, op, errBroken)
+	}
+	if answer.word == "over" {
+		return sandbox.Exit{}, sandbox.OverCeiling()
 	}
 	end, err := sandbox.ParseEnd(answer.body)
 	if answer.word == "lost" {
@@ -123,8 +142,9 @@ func (f *follower) once(ctx context.Context) (sandbox.Exit, error) {
 	return end.Exit, nil
 }
 
-// stream hands bytes to the sink and counts them.
-func (f *follower) stream(name sandbox.Stream, at *int64) io.Writer {
+// stream hands bytes to the sink, counts them, and tells the host what it need
+// not keep any more.
+func (f *follower) stream(name sandbox.Stream, at, given *int64) io.Writer {
 	return writerFunc(func(p []byte) (int, error) {
 		if len(p) == 0 {
 			return 0, nil
@@ -134,6 +154,10 @@ func (f *follower) stream(name sandbox.Stream, at *int64) io.Writer {
 			return 0, err
 		}
 		*at += int64(len(p))
+		if upTo := sandbox.GiveBack(*at, *given); upTo != *given {
+			*given = upTo
+			go fmt.Fprintln(f.tell, name, upTo) // nobody waits for the way there
+		}
 		return len(p), nil
 	})
 }

@@ -22,7 +22,8 @@
 //	Exec      header ─► stdin ─► command ─► its tree is ended ─► answer
 //	Start     header ─► stdin, into a file; mkdir is the guard ─► supervisor ─► pid
 //	Follow    stdout and stderr are those of the process, from the offsets on;
-//	          a connection that breaks is made again, and resumes
+//	          what may be given back of them goes over stdin; a connection
+//	          that breaks is made again, and resumes
 //	Upload    content and nonce ─► a temporary file ─► rename
 //
 // A tree is found by the marks in the environment of its processes, their
@@ -74,11 +75,17 @@ type Config struct {
 	Home  string
 	Tmp   string
 
-	// Patience is for how long Follow tries to reach a host that does not
-	// answer, without one byte of progress; 0: five minutes.
+	// Patience is for how long Follow tries to reach a host after it answered
+	// last; 0: five minutes.
 	Patience time.Duration
 	// Retry is the first pause of its attempts, which double up to 30 s; 0: 1 s.
 	Retry time.Duration
+
+	// OutputCeiling is how many bytes of a stream's output may lie on the
+	// host's disk before its process is stopped; 0: 1 GiB. Below 80 MiB, or
+	// where the file system has no holes, or the host no fallocate of
+	// util-linux, it limits all that a process prints. See sandbox's ceiling.go.
+	OutputCeiling int64
 }
 
 // Conn is a connection to a host.
@@ -105,6 +112,9 @@ func New(host Host, cfg Config) *Conn {
 	}
 	if cfg.Retry == 0 {
 		cfg.Retry = time.Second
+	}
+	if cfg.OutputCeiling <= 0 {
+		cfg.OutputCeiling = sandbox.DefaultOutputCeiling
 	}
 	return &Conn{host: host, cfg: cfg}
 }

@@ -12,7 +12,7 @@
 # command line: it may be secret. In front of other input it is read by the
 # read builtin, which by POSIX takes no byte too many.
 
-setsid= op=$1 nonce=$2 base=$3 work=$4 home=$5 tmp=$6
+setsid= reader= op=$1 nonce=$2 base=$3 work=$4 home=$5 tmp=$6
 shift 6
 nl='
 ' ifs=$IFS
@@ -23,6 +23,7 @@ case $base in /*) ;; *) base=$PWD/$base ;; esac
 exec 4>&2 5>&1
 
 answer() {
+	[ -z "$reader" ] || wait "$reader"
 	printf '%s %s\n' "$nonce" "$*" >&4
 	exit 0
 }
@@ -241,6 +242,46 @@ kill_command() {
 	done
 }
 
+# given STREAM sets $given to how much of it was given back.
+given() { read -r given <"$dir/given.$1" || given=0; }
+
+# note STREAM N: in the place of what was there, which takes no room.
+note() { printf '%20d\n' "$2" 1<>"$dir/given.$1"; }
+
+# give STREAM N: makes a hole of its beginning. busybox's fallocate cannot.
+give() {
+	given "$1"
+	[ "$2" -gt "$given" ] || return
+	note "$1" "$2" && fallocate -p -o 0 -l "$2" "$dir/$1" && return
+	keeps=1
+	note "$1" "$given"
+}
+
+# kept STREAM FROM: no hole is handed on as output.
+kept() {
+	given "$1"
+	[ "$2" -ge "$given" ] || answer given "$1" "$given"
+}
+
+# over: whether the process was found above its ceiling.
+over() { read -r over <"$dir/over" && [ "$over" = 1 ]; }
+
+# exceeds: whether it is. $size is the sizes of its streams.
+exceeds() {
+	set -- $size
+	given stdout
+	[ $(($1 - given)) -le "$ceiling" ] || return 0
+	given stderr
+	[ $(($2 - given)) -gt "$ceiling" ]
+}
+
+# reading: whether the reader is at work. A zombie is not.
+reading() {
+	[ -n "$reader" ] && { read -r stat </proc/"$reader"/stat; } 2>/dev/null || return 1
+	set -- ${stat##*) }
+	[ "$2" = $$ ] && [ "$1" != Z ]
+}
+
 started() {
 	at=$(stat -c %Y "$dir/pid") || answer lost
 	answer "$1" "$at"
@@ -304,7 +345,8 @@ start) # NAME LENGTH of the command's input
 	mkdir "$new" && cat >"$new/stdin" || failed input "$base"
 	[ "$(stat -c %s "$new/stdin")" = "$2" ] || answer cut
 	reserve=$(printf '%128s' | tr ' ' '\n'; echo x)
-	: >"$new/stdout" && : >"$new/stderr" && oom >"$new/oom" &&
+	: >"$new/stdout" && : >"$new/stderr" && oom >"$new/oom" && echo 0 >"$new/over" &&
+		printf '%20d\n' 0 >"$new/given.stdout" && printf '%20d\n' 0 >"$new/given.stderr" &&
 		printf %s "${reserve%x}" >"$new/pid.new" && printf %s "${reserve%x}" >"$new/status" || failed layout "$base"
 	# The guard: whoever makes it starts, all others adopt.
 	if ! mkdir "$dir" 2>/dev/null; then
@@ -331,38 +373,62 @@ start) # NAME LENGTH of the command's input
 	started started
 	;;
 
-follow) # NAME STDOUT STDERR
+follow) # NAME STDOUT STDERR CEILING; a line of its own goes before stdout
 	exec 2>/dev/null 8<&0 </dev/null
 	ready
-	dir=$base/run/$1 mark="EXECUTOR_LAUNCH=$base/run/$1/" helper=
+	dir=$base/run/$1 mark="EXECUTOR_LAUNCH=$base/run/$1/" helper= ceiling=$4
 	[ -d "$dir" ] || answer none
 	begun
+	kept stdout "$2"
+	kept stderr "$3"
 	exec 6<"$dir/stdout" 7<"$dir/stderr" || answer lost
 	# The descriptors keep their places from one cat to the next.
 	dd bs=1 skip="$2" count=0 <&6
 	dd bs=1 skip="$3" count=0 <&7
 
-	# Whoever follows holds the input open. When it ends, nobody listens.
-	group=$$
+	# Whoever follows holds the input open, and says in it what may be given
+	# back. When it ends, nobody listens.
+	group=$$ keeps=
 	of_group() { [ "$3" != $$ ] || group=-$$; }
 	read -r stat </proc/$$/stat
 	of_group ${stat##*) }
-	(read -r line <&8; kill -KILL -- $group) 4>&- 5>&- 6<&- 7<&- &
+	(
+		while read -r stream upto <&8; do [ -n "$keeps" ] || give "$stream" "$upto"; done
+		kill -KILL -- $group
+	) 4>&- 5>&- 6<&- 7<&- &
 	watch=$!
 	exec 8<&-
 
-	seen= wait=0.01
+	# The reader is beside the loop: it stands still while nobody takes what
+	# it hands on, and the ceiling holds all the same.
+	echo content >&5
+	seen= last= wait=0.01
 	while :; do
 		ended=
 		[ -e "$dir/exit" ] || supervised || ended=1
 		[ ! -e "$dir/exit" ] || ended=1
 		[ -z "$ended" ] || end
 		size=$(stat -c %s "$dir/stdout" "$dir/stderr") || ended=1
-		if [ "$size" != "$seen" ] || [ -n "$ended" ]; then
-			cat <&6 >&5 && cat <&7 >&4 || exit 1
-			seen=$size wait=0.04
+		if [ -n "$ended" ] || ! reading; then
+			[ -z "$reader" ] || wait "$reader" || exit 1
+			reader=
 		fi
-		[ -z "$ended" ] || break
+		if [ -n "$ended" ]; then
+			cat <&6 >&5 && cat <&7 >&4 || exit 1
+			break
+		fi
+		# First it is written down, so that whoever follows later knows.
+		if over || { exceeds && [ ! -e "$dir/exit" ] && echo 1 1<>"$dir/over" && over; }; then
+			kill_command
+			end
+			continue
+		fi
+		if [ -z "$reader" ] && [ "$size" != "$seen" ]; then
+			(cat <&6 >&5 && exec cat <&7 >&4) &
+			reader=$! seen=$size
+		fi
+		[ "$size" = "$last" ] || wait=0.04
+		last=$size
 		pause $wait
 		case $wait in
 		0.01) wait=0.02 ;;
@@ -375,6 +441,7 @@ follow) # NAME STDOUT STDERR
 	kill -KILL $watch
 	word=ended
 	[ -e "$dir/exit" ] || word=lost
+	! over || word=over
 	before=0
 	read -r before <"$dir/oom"
 	printf '%s %s %s %s %s\n' "$nonce" $word "$before" "$(oom)" "$(echo $size)" >&4

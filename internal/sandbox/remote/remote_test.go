@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -34,6 +35,12 @@ func TestConformance(t *testing.T) {
 			sandboxtest.Suite(t, sandboxtest.Subject{
 				Open:        func(*testing.T) sandbox.Provider { return p },
 				SharedFiles: true,
+				Ceiling: func(_ *testing.T, bytes int64) sandbox.Provider {
+					low := *p
+					low.ceiling = bytes
+					return &low
+				},
+				GivesBack: true,
 			})
 		})
 	}
@@ -43,6 +50,7 @@ func TestConformance(t *testing.T) {
 // on this machine.
 type provider struct {
 	root, shell, path string
+	ceiling           int64
 }
 
 func (p *provider) Name() string { return "remote" }
@@ -111,7 +119,7 @@ func (p *provider) Delete(ctx context.Context, id string) error {
 
 func (p *provider) Dial(_ context.Context, host sandbox.Host) (sandbox.Conn, error) {
 	h := &local{provider: p, id: host.ID}
-	return remote.New(h, remote.Config{Shell: p.shell, Base: "base"}), nil
+	return remote.New(h, remote.Config{Shell: p.shell, Base: "base", OutputCeiling: p.ceiling}), nil
 }
 
 // local is a way to a host that is a directory.
@@ -134,9 +142,10 @@ func (h *local) Run(ctx context.Context, argv []string, stdio sandbox.Stdio) (in
 	if err != nil {
 		return 0, err
 	}
-	outs := make(chan error, 2)
+	var copied sync.WaitGroup
+	var outs [2]error
 	var pipes []io.Closer
-	for _, o := range []struct {
+	for i, o := range []struct {
 		pipe func() (io.ReadCloser, error)
 		to   io.Writer
 	}{{cmd.StdoutPipe, stdio.Out}, {cmd.StderrPipe, stdio.Err}} {
@@ -145,13 +154,11 @@ func (h *local) Run(ctx context.Context, argv []string, stdio sandbox.Stdio) (in
 			return 0, err
 		}
 		pipes = append(pipes, from)
-		go func() {
-			_, err := io.Copy(o.to, from)
-			if errors.Is(err, os.ErrClosed) {
-				err = nil
+		copied.Go(func() {
+			if _, err := io.Copy(o.to, from); !errors.Is(err, os.ErrClosed) {
+				outs[i] = err
 			}
-			outs <- err
-		}()
+		})
 	}
 	if err := cmd.Start(); err != nil {
 		return 0, err
@@ -163,7 +170,7 @@ func (h *local) Run(ctx context.Context, argv []string, stdio sandbox.Stdio) (in
 		stdin.Close()
 	}()
 	ended := make(chan error, 1)
-	go func() { err := errors.Join(<-outs, <-outs); _ = cmd.Wait(); ended <- err }()
+	go func() { copied.Wait(); _ = cmd.Wait(); ended <- errors.Join(outs[:]...) }()
 	select {
 	case err = <-ended:
 	case <-ctx.Done():
@@ -173,6 +180,7 @@ func (h *local) Run(ctx context.Context, argv []string, stdio sandbox.Stdio) (in
 	for _, p := range pipes {
 		p.Close()
 	}
+	copied.Wait()
 	if err != nil {
 		return 0, err
 	}

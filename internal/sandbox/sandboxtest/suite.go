@@ -24,6 +24,11 @@ type Subject struct {
 	// SharedFiles: hosts can see each other's files. A provider that cannot
 	// help it has to say so to its users.
 	SharedFiles bool
+	// Ceiling is Open with a ceiling of output, in bytes. nil: it has none
+	// that can be set.
+	Ceiling func(t *testing.T, bytes int64) sandbox.Provider
+	// GivesBack: what was read long ago takes no space on the disk.
+	GivesBack bool
 }
 
 const (
@@ -44,6 +49,7 @@ func Suite(t *testing.T, subject Subject) {
 		{"Files", fileTests},
 		{"Processes", processTests},
 		{"Stop", stopTests},
+		{"Ceiling", ceilingTests},
 	} {
 		t.Run(group.name, func(t *testing.T) {
 			t.Parallel()

@@ -70,8 +70,6 @@ type Conn struct {
 	client *ssh.Client
 	socket net.Conn
 	done   chan struct{}
-	began  time.Time
-	ended  time.Time               // before done is closed
 	quit   context.CancelCauseFunc // of everything that runs on the connection
 	alive  context.Context
 	group  sync.WaitGroup
@@ -131,11 +129,10 @@ func dial(ctx context.Context, addr string, target Target, limits Limits) (*Conn
 		_ = conn.Close()
 		return nil, context.Cause(ctx)
 	}
-	c := &Conn{client: ssh.NewClient(conn, channels, requests), socket: socket, done: make(chan struct{}), began: time.Now()}
+	c := &Conn{client: ssh.NewClient(conn, channels, requests), socket: socket, done: make(chan struct{})}
 	c.alive, c.quit = context.WithCancelCause(context.Background())
 	c.group.Go(func() {
 		c.quit(c.client.Wait())
-		c.ended = time.Now()
 		close(c.done)
 	})
 	c.group.Go(func() { c.keepAlive(limits.KeepAlive) })
@@ -176,15 +173,6 @@ func (c *Conn) cut(why error) {
 
 // Done is closed when the connection is over.
 func (c *Conn) Done() <-chan struct{} { return c.done }
-
-// Began is when the connection was made.
-func (c *Conn) Began() time.Time { return c.began }
-
-// Ended is when the connection was over, once Done is closed.
-func (c *Conn) Ended() time.Time {
-	<-c.done
-	return c.ended
-}
 
 // Close ends the connection, and what waits on it.
 func (c *Conn) Close() error {
