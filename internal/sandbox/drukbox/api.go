@@ -151,21 +151,26 @@ func bare(err error) error {
 
 // setClock keeps the difference between our clock and the control plane's:
 // leases end by the latter. The header Date has whole seconds, so that less
-// than two of them are no difference.
+// than two of them more or less are no news.
 func (a *api) setClock(resp *http.Response, began time.Time) {
 	date, err := http.ParseTime(resp.Header.Get("Date"))
 	if err != nil {
 		return
 	}
 	ahead := date.Add(500 * time.Millisecond).Sub(began.Add(time.Since(began) / 2))
-	if ahead.Abs() < 2*time.Second+time.Since(began)/2 {
-		ahead = 0
+	if known := time.Duration(a.ahead.Load()); (ahead - known).Abs() >= 2*time.Second+time.Since(began)/2 {
+		a.ahead.Store(int64(ahead))
 	}
-	a.ahead.Store(int64(ahead))
 }
 
 // now is the time by the control plane's clock.
-func (a *api) now() time.Time { return time.Now().Add(time.Duration(a.ahead.Load())) }
+func (a *api) now() time.Time { return a.theirs(time.Now()) }
+
+// theirs is a time of our clock by the control plane's.
+func (a *api) theirs(t time.Time) time.Time { return t.Add(time.Duration(a.ahead.Load())) }
+
+// ours is a time of the control plane's clock by ours.
+func (a *api) ours(t time.Time) time.Time { return t.Add(-time.Duration(a.ahead.Load())) }
 
 // statusError reads one of the four shapes of an error's body.
 func (a *api) statusError(call string, resp *http.Response, text []byte) error {

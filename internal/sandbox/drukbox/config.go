@@ -27,6 +27,8 @@ type Config struct {
 	DiskGB       int
 	Env          map[string]string
 
+	OutputCeiling int64 // bytes of a stream's output on a host's disk; see package remote. 0: 1 GiB
+
 	Home string // HOME of commands, an absolute path in the host; empty: an empty directory of their own
 
 	Proxy    func(*http.Request) (*url.URL, error) // to the control plane, such as http.ProxyFromEnvironment; nil: none
@@ -34,7 +36,8 @@ type Config struct {
 	Log      zerolog.Logger
 }
 
-// DefaultLease is how long a host lives after the last connection to it.
+// DefaultLease is how long a host lives that nobody uses, where no step needs it
+// for longer.
 const DefaultLease = 2 * time.Hour
 
 // Timeouts of what happens below an operation, which has its own deadline.

@@ -2,13 +2,10 @@ package drukbox
 
 import (
 	"context"
-	"errors"
 	"io"
 	"io/fs"
 	"sync"
-	"time"
 
-	"executor/internal/faults"
 	"executor/internal/sandbox"
 	"executor/internal/sandbox/remote"
 )
@@ -17,8 +14,8 @@ import (
 // begins in.
 const base = ".executor"
 
-// Dial implements sandbox.Provider. The connection keeps the host's lease from
-// ending, and is made again when it breaks.
+// Dial implements sandbox.Provider. The connection is made again when it
+// breaks.
 func (p *Provider) Dial(ctx context.Context, host sandbox.Host) (sandbox.Conn, error) {
 	h := &remoteHost{provider: p, id: host.ID}
 	h.alive, h.quit = context.WithCancel(context.Background())
@@ -26,9 +23,9 @@ func (p *Provider) Dial(ctx context.Context, host sandbox.Host) (sandbox.Conn, e
 		h.quit()
 		return nil, err
 	}
-	h.group.Go(func() { p.keepLease(h.alive, h.lastRow()) })
 	return &conn{host: h, Conn: remote.New(h, remote.Config{
 		Base: base, Home: p.cfg.Home, Patience: p.cfg.Timeouts.Reconnect, Retry: p.cfg.Timeouts.FirstWait,
+		OutputCeiling: p.cfg.OutputCeiling,
 	})}, nil
 }
 
@@ -78,36 +75,4 @@ func (c *conn) Start(ctx context.Context, launch sandbox.Launch, cmd sandbox.Com
 		return sandbox.Process{}, notStarted(err)
 	}
 	return c.Conn.Start(ctx, launch, cmd)
-}
-
-// Follow implements sandbox.Conn. remote counts its patience from the last byte
-// that came. A process may say nothing for longer than that; then a
-// connection that breaks deserves all of the patience still.
-func (c *conn) Follow(ctx context.Context, launch sandbox.Launch, from sandbox.Offsets, sink sandbox.Sink) (sandbox.Exit, error) {
-	failed := false
-	counted := func(stream sandbox.Stream, offset int64, data []byte) error {
-		if err := sink(stream, offset, data); err != nil {
-			failed = true
-			return err
-		}
-		switch stream {
-		case sandbox.Stdout:
-			from.Stdout = offset + int64(len(data))
-		case sandbox.Stderr:
-			from.Stderr = offset + int64(len(data))
-		}
-		return nil
-	}
-	for {
-		exit, err := c.Conn.Follow(ctx, launch, from, counted)
-		if ctx.Err() != nil || failed || !errors.Is(err, faults.SandboxUnavailable) {
-			return exit, err
-		}
-		if c.host.alive.Err() != nil || time.Since(c.host.changed()) > c.host.provider.cfg.Timeouts.Reconnect {
-			return exit, err
-		}
-		if !sleep(ctx, c.host.provider.cfg.Timeouts.FirstWait) {
-			return sandbox.Exit{}, context.Cause(ctx)
-		}
-	}
 }

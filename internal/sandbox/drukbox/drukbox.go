@@ -23,7 +23,7 @@
 //     see failed.go.
 //
 // Every host has a lease, so that nothing is kept for ever whatever happens
-// here. Open connections renew it.
+// here. It ends by the control plane's clock; Host.ExpiresAt is by ours.
 //
 // A host of drukbox has a network; HostSpec.Network cannot take it away.
 //
@@ -56,6 +56,7 @@ type Provider struct {
 var (
 	_ sandbox.Provider   = (*Provider)(nil)
 	_ sandbox.KeyRemover = (*Provider)(nil)
+	_ sandbox.Renewer    = (*Provider)(nil)
 )
 
 // New checks the configuration and makes KeyDir. It does not talk to the
@@ -193,7 +194,7 @@ func (p *Provider) RemoveKey(_ context.Context, host sandbox.Host) error {
 func (p *Provider) host(r row) sandbox.Host {
 	h := sandbox.Host{ID: r.ID, Key: p.keys.owner(r.ID), Provider: p.Name()}
 	if r.ExpiresAt != nil {
-		h.ExpiresAt = r.ExpiresAt.Time
+		h.ExpiresAt = p.api.ours(r.ExpiresAt.Time)
 	}
 	if p.keys.has(r.ID) {
 		h.Machine = p.cfg.Machine

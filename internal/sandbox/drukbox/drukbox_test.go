@@ -29,6 +29,10 @@ func TestSuite(t *testing.T) {
 	w := newWorld(t, drukboxtest.Options{Gateway: true, Pool: 1})
 	sandboxtest.Suite(t, sandboxtest.Subject{
 		Open: func(t *testing.T) sandbox.Provider { return w.open(t, nil) },
+		Ceiling: func(t *testing.T, bytes int64) sandbox.Provider {
+			return w.open(t, func(c *drukbox.Config) { c.OutputCeiling = bytes })
+		},
+		GivesBack: true,
 	})
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"strings"
 	"sync"
-	"time"
 
 	"golang.org/x/crypto/ssh"
 
@@ -23,7 +22,6 @@ type remoteHost struct {
 	id       string
 	alive    context.Context // until Close
 	quit     context.CancelFunc
-	group    sync.WaitGroup
 
 	dialing chan struct{} // of whoever dials; nil: nobody does
 	mu      sync.Mutex
@@ -93,7 +91,6 @@ func (h *remoteHost) Close() error {
 	if conn != nil {
 		_ = conn.Close()
 	}
-	h.group.Wait()
 	return nil
 }
 
@@ -116,18 +113,6 @@ func (h *remoteHost) lastRow() row {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.row
-}
-
-// changed is when the last connection was over, or else when it was made.
-func (h *remoteHost) changed() time.Time {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	select {
-	case <-h.ssh.Done():
-		return h.ssh.Ended()
-	default:
-		return h.ssh.Began()
-	}
 }
 
 // commandLine is argv for a login shell. exec spares the host a process.

@@ -2,6 +2,7 @@ package drukbox_test
 
 import (
 	"errors"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -22,15 +23,6 @@ func (w *world) expires(id string) time.Time {
 	return time.Time{}
 }
 
-func (w *world) renewals() (n int) {
-	for _, r := range w.server.Requests() {
-		if strings.HasSuffix(r, "/renew") {
-			n++
-		}
-	}
-	return n
-}
-
 // eventually waits for what another goroutine does.
 func eventually(t *testing.T, what string, f func() bool) {
 	t.Helper()
@@ -41,41 +33,62 @@ func eventually(t *testing.T, what string, f func() bool) {
 	}
 }
 
-// An open connection keeps a host for longer than its lease.
-func TestTheLeaseIsKept(t *testing.T) {
+// A step takes longer than the lease that its host began with, past renewals
+// that fail and the janitor's rounds.
+func TestAStepOutlivesItsLease(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, drukboxtest.Options{})
-	p := w.open(t, func(c *drukbox.Config) { c.Lease = 5 * time.Second })
-	host := w.create(p)
-	conn := w.works(p, host)
-	eventually(t, "a second renewal", func() bool { return w.renewals() >= 2 })
-	w.server.Janitor()
-	if exit, err := conn.Exec(soon(t), shell("true"), sandbox.Stdio{}); err != nil || !exit.Success() {
-		t.Errorf("exec: %+v, %v", exit, err)
+	client, ledger := w.client(w.open(t, func(c *drukbox.Config) { c.Lease = 5 * time.Second }))
+	box, err := client.Acquire(soon(t), ledger, "drukbox", spec)
+	if err != nil {
+		t.Fatal(err)
 	}
-	got, err := p.Get(soon(t), host.ID)
-	if err != nil || !got.ExpiresAt.After(host.ExpiresAt) || !got.ExpiresAt.Equal(w.expires(host.ID)) {
-		t.Errorf("%+v, %v; it was made until %s", got, err, host.ExpiresAt)
+	defer box.Close()
+	first := box.Host().ExpiresAt
+	w.server.BreakRenewals(1)
+	if _, err := box.Start(soon(t), launch, shell("while [ ! -e go ]; do sleep 0.05; done; exit 3")); err != nil {
+		t.Fatal(err)
 	}
-	_ = conn.Close()
-	closed := w.renewals()
-	time.Sleep(3 * time.Second) // more than half a lease
-	if n := w.renewals(); n != closed {
-		t.Errorf("%d renewals after the connection was closed", n-closed)
+	over := make(chan error, 1)
+	go func() {
+		for time.Now().Before(first.Add(time.Second)) {
+			w.server.Janitor()
+			time.Sleep(100 * time.Millisecond)
+		}
+		over <- box.Upload(soon(t), "go", 0o600, strings.NewReader(""))
+	}()
+	exit, err := box.Follow(soon(t), launch, sandbox.Offsets{}, func(sandbox.Stream, int64, []byte) error { return nil })
+	if err != nil || exit.Code != 3 {
+		t.Errorf("%+v, %v", exit, err)
+	}
+	if err := <-over; err != nil {
+		t.Error(err)
+	}
+	if got := box.Host().ExpiresAt; !got.After(first) || !got.Equal(w.expires(box.Host().ID)) {
+		t.Errorf("the lease ends at %s, and was made until %s", got, first)
+	}
+	if !w.log.has("lease not renewed") {
+		t.Error("the log does not say that one failed")
 	}
 }
 
-// Failures of renewals are gone on after; refusals are not.
-func TestARenewalThatFails(t *testing.T) {
+// A step's time limit is longer than the usual lease: the control plane is asked
+// for all of it at once.
+func TestALeaseForALongStep(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, drukboxtest.Options{})
-	p := w.open(t, func(c *drukbox.Config) { c.Lease = 5 * time.Second })
-	host := w.create(p)
-	w.server.BreakRenewals(3)
-	w.works(p, host)
-	eventually(t, "a renewal", func() bool { return w.expires(host.ID).After(host.ExpiresAt) })
-	if !w.log.has("lease not renewed") {
-		t.Error("the log does not say that some failed")
+	w := newWorld(t, drukboxtest.Options{MaxLifetime: 3 * time.Hour})
+	client, ledger := w.client(w.open(t, nil))
+	box, err := client.Acquire(soon(t), ledger, "drukbox", spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer box.Close()
+	until := time.Now().Add(2 * time.Hour)
+	if err := box.Cover(soon(t), until); err != nil || w.expires(box.Host().ID).Before(until) {
+		t.Errorf("until %s: %v", w.expires(box.Host().ID), err)
+	}
+	if err := box.Cover(soon(t), until.Add(3*time.Hour)); !errors.Is(err, faults.SandboxUnsupported) {
+		t.Errorf("got %v", err)
 	}
 }
 
@@ -88,21 +101,40 @@ func TestALeaseWithADeadline(t *testing.T) {
 	if left := time.Until(host.ExpiresAt); left < 50*time.Minute || left > 70*time.Minute {
 		t.Errorf("a lease of %s", left)
 	}
-	enough, err := p.Extend(soon(t), host, time.Now().Add(2*time.Hour))
+	enough, err := p.Renew(soon(t), host, time.Now().Add(2*time.Hour))
 	if left := time.Until(enough.ExpiresAt); err != nil || left < 110*time.Minute || left > 130*time.Minute {
 		t.Errorf("%s, %v", left, err)
 	}
-	short, err := p.Extend(soon(t), host, time.Now().Add(5*time.Hour))
+	short, err := p.Renew(soon(t), host, time.Now().Add(5*time.Hour))
 	if left := time.Until(short.ExpiresAt); err != nil || left < 170*time.Minute || left > 180*time.Minute {
 		t.Errorf("%s, %v", left, err)
 	}
-	same, err := p.Extend(soon(t), host, time.Now().Add(time.Minute))
+	same, err := p.Renew(soon(t), host, time.Now().Add(time.Minute))
 	if err != nil || !same.ExpiresAt.Equal(short.ExpiresAt) {
 		t.Errorf("shortened: %+v, %v", same, err)
 	}
 	w.server.SetStatus(host.ID, drukboxtest.Failed)
-	if _, err := p.Extend(soon(t), host, time.Now().Add(time.Hour)); !errors.Is(err, faults.SandboxNotFound) {
+	if _, err := p.Renew(soon(t), host, time.Now().Add(time.Hour)); !errors.Is(err, faults.SandboxNotFound) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// An older control plane says where the end is by refusing to go beyond it.
+func TestALeaseWithADeadlineThatIsNotSaid(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, drukboxtest.Options{})
+	p := w.open(t, nil)
+	host := w.create(p)
+	w.server.Intercept(func(rw http.ResponseWriter, r *http.Request, _ http.Handler) bool {
+		if !strings.HasSuffix(r.URL.Path, "/renew") {
+			return false
+		}
+		rw.WriteHeader(http.StatusBadRequest)
+		_, _ = rw.Write([]byte(`{"detail": "the provider keeps no host that long", "error_code": "HOST_LEASE"}`))
+		return true
+	})
+	if same, err := p.Renew(soon(t), host, time.Now().Add(2*time.Hour)); err != nil || !same.ExpiresAt.Equal(host.ExpiresAt) {
+		t.Errorf("%+v, %v", same, err)
 	}
 }
 
@@ -120,11 +152,16 @@ func TestTheOtherClock(t *testing.T) {
 			t.Errorf("the clock is %s ahead, want %s", got, ahead)
 		}
 		host := w.create(p)
-		if left := time.Until(host.ExpiresAt) - ahead; left < 50*time.Minute || left > 70*time.Minute {
+		if left := time.Until(host.ExpiresAt); left < 50*time.Minute || left > 70*time.Minute {
 			t.Errorf("a lease of %s", left)
 		}
 		if _, err := p.Get(soon(t), host.ID); err != nil {
 			t.Error("get:", err)
+		}
+		until := time.Now().Add(2 * time.Hour)
+		longer, err := p.Renew(soon(t), host, until)
+		if late := longer.ExpiresAt.Sub(until); err != nil || late < 0 || late > time.Second {
+			t.Errorf("renewed until %s, %s late: %v", longer.ExpiresAt, late, err)
 		}
 	}
 }
