@@ -25,9 +25,11 @@ type providing struct {
 		KeyFile      string        `env:"EXECUTOR_DOCKER_KEY_FILE" placeholder:"FILE" help:"Its key."`
 		Image        string        `env:"EXECUTOR_DOCKER_IMAGE" default:"debian:bookworm-slim" placeholder:"IMAGE" help:"What containers are made of; it needs a POSIX sh and coreutils (${default})."`
 		Pull         string        `env:"EXECUTOR_DOCKER_PULL" enum:"missing,never,always" default:"missing" help:"missing, never or always."`
+		Config       string        `env:"EXECUTOR_DOCKER_CONFIG,DOCKER_CONFIG" default:"~/.docker" placeholder:"DIR" help:"Where Docker's own config.json is, with logins for registries and the names of credential helpers (${default})."`
 		Memory       int64         `env:"EXECUTOR_DOCKER_MEMORY" placeholder:"BYTES" help:"Limit of a container; 0: none."`
 		CPUs         float64       `name:"cpus" env:"EXECUTOR_DOCKER_CPUS" placeholder:"N" help:"Limit of a container; 0: none."`
 		PIDs         int64         `name:"pids" env:"EXECUTOR_DOCKER_PIDS" default:"4096" placeholder:"N" help:"Limit of a container's processes; 0: none (${default})."`
+		Disk         int64         `env:"EXECUTOR_DOCKER_DISK" placeholder:"BYTES" help:"Limit of what a container writes, where the daemon's storage can keep it (xfs with pquota, btrfs); 0: none."`
 		Network      string        `env:"EXECUTOR_DOCKER_NETWORK" default:"bridge" placeholder:"NAME" help:"Of runs that are not offline: bridge, none or a network's name (${default})."`
 		User         string        `env:"EXECUTOR_DOCKER_USER" placeholder:"USER" help:"Who runs commands; default: the image's root."`
 		ReadOnlyRoot bool          `env:"EXECUTOR_DOCKER_READ_ONLY_ROOT" help:"Only the working directory, /executor and /tmp can be written."`
@@ -41,7 +43,7 @@ type providing struct {
 		Image        string        `env:"EXECUTOR_DRUKBOX_IMAGE" placeholder:"IMAGE" help:"Default: the control plane's."`
 		InstanceType string        `env:"EXECUTOR_DRUKBOX_INSTANCE_TYPE" placeholder:"NAME" help:"Default: the control plane's."`
 		DiskGB       int           `name:"disk-gb" env:"EXECUTOR_DRUKBOX_DISK_GB" placeholder:"N" help:"Default: the control plane's."`
-		Lease        time.Duration `env:"EXECUTOR_DRUKBOX_LEASE" default:"2h" help:"A host is taken away so long after the last connection to it (${default})."`
+		Lease        time.Duration `env:"EXECUTOR_DRUKBOX_LEASE" default:"2h" help:"A host is taken away so long after it was last used, unless a step needs it for longer (${default})."`
 	} `embed:"" prefix:"drukbox-"`
 }
 
@@ -89,7 +91,8 @@ func (a *app) dockerProvider(cfg providing, installation string) (*docker.Provid
 	return docker.New(docker.Config{
 		Host: c.Host, CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile,
 		Installation: installation, Image: c.Image, Pull: docker.Pull(c.Pull),
-		Memory: c.Memory, CPUs: c.CPUs, PIDs: c.PIDs, Network: c.Network, User: c.User, ReadOnlyRoot: c.ReadOnlyRoot,
+		Credentials: docker.FileCredentials(filepath.Join(expandHome(c.Config), "config.json")),
+		Memory:      c.Memory, CPUs: c.CPUs, PIDs: c.PIDs, Disk: c.Disk, Network: c.Network, User: c.User, ReadOnlyRoot: c.ReadOnlyRoot,
 		Runtime: c.Runtime, NoInit: c.NoInit, Lease: c.Lease, Log: a.log,
 	})
 }

@@ -2,6 +2,7 @@ package docker
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"io"
@@ -56,12 +57,12 @@ func retryAfter(value string) time.Duration {
 
 // fault classifies what a call of the client returned. An error of our own
 // context and what has a kind already come back unchanged. The client hides
-// that the daemon's socket may not be opened, so that is tried again.
+// why the daemon's socket cannot be opened, so that is tried again.
 func (p *Provider) fault(ctx context.Context, op string, s *seen, err error, missing *faults.Kind) error {
 	if err == nil || ctx.Err() != nil || faults.Classified(err) {
 		return err
 	}
-	if client.IsErrConnectionFailed(err) {
+	if client.IsErrConnectionFailed(err) && !untrusted(err) {
 		if conn, dial := p.client.Dialer()(ctx); dial == nil {
 			conn.Close()
 		} else {
@@ -75,6 +76,8 @@ func (p *Provider) fault(ctx context.Context, op string, s *seen, err error, mis
 // the operation.
 //
 //	permission to open the socket           sandbox_denied
+//	a certificate, theirs or ours           sandbox_denied
+//	TLS to a daemon without it              sandbox_invalid
 //	no connection, or a broken one          sandbox_unavailable
 //	404                                     missing
 //	400                                     sandbox_invalid
@@ -88,8 +91,10 @@ func (p *Provider) fault(ctx context.Context, op string, s *seen, err error, mis
 func classify(op string, s seen, err error, missing *faults.Kind) error {
 	kind, outcome := faults.SandboxResponse, faults.Unknown
 	switch {
-	case errors.Is(err, fs.ErrPermission):
+	case errors.Is(err, fs.ErrPermission), untrusted(err):
 		kind, outcome = faults.SandboxDenied, faults.NotStarted
+	case errors.Is(err, http.ErrSchemeMismatch):
+		kind, outcome = faults.SandboxInvalid, faults.NotStarted
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
 		kind, outcome = faults.SandboxUnavailable, faults.NotStarted
 	case client.IsErrConnectionFailed(err), broken(err):
@@ -137,10 +142,22 @@ func byStatus(status int, missing *faults.Kind) (*faults.Kind, faults.Outcome) {
 	return faults.SandboxResponse, faults.Unknown
 }
 
+// untrusted reports whether TLS came to nothing: the daemon's certificate is not
+// one of our authority's for its name and this time, or the daemon says so of
+// ours, which reaches us as an alert.
+func untrusted(err error) bool {
+	var theirs *tls.CertificateVerificationError
+	var alert *net.OpError
+	return errors.As(err, &theirs) || errors.As(err, &alert) && alert.Op == "remote error"
+}
+
+// errUnanswered says that there was no response, where an error itself does not.
+var errUnanswered = errors.New("the daemon did not answer")
+
 // broken reports whether a connection ended where it should not.
 func broken(err error) bool {
 	var op *net.OpError
 	var syntax *json.SyntaxError
-	return errors.As(err, &op) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) && !errors.As(err, &syntax) ||
+	return errors.As(err, &op) || errors.Is(err, errUnanswered) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) && !errors.As(err, &syntax) ||
 		errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)
 }

@@ -2,6 +2,8 @@ package docker
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -48,10 +50,14 @@ func TestClassify(t *testing.T) {
 		net.ErrClosed:       {faults.SandboxUnavailable, faults.Unknown},
 		syscall.EPIPE:       {faults.SandboxUnavailable, faults.Unknown},
 		syscall.ECONNRESET:  {faults.SandboxUnavailable, faults.Unknown},
-		&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}:   {faults.SandboxUnavailable, faults.NotStarted},
-		&net.OpError{Op: "dial", Err: syscall.ENOENT}:         {faults.SandboxUnavailable, faults.NotStarted},
-		&net.OpError{Op: "dial", Err: syscall.EACCES}:         {faults.SandboxDenied, faults.NotStarted},
-		&net.OpError{Op: "read", Err: syscall.ETIMEDOUT}:      {faults.SandboxUnavailable, faults.Unknown},
+		&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}: {faults.SandboxUnavailable, faults.NotStarted},
+		&net.OpError{Op: "dial", Err: syscall.ENOENT}:       {faults.SandboxUnavailable, faults.NotStarted},
+		&net.OpError{Op: "dial", Err: syscall.EACCES}:       {faults.SandboxDenied, faults.NotStarted},
+		&net.OpError{Op: "read", Err: syscall.ETIMEDOUT}:    {faults.SandboxUnavailable, faults.Unknown},
+		errUnanswered: {faults.SandboxUnavailable, faults.Unknown},
+		&tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}}: {faults.SandboxDenied, faults.NotStarted},
+		&net.OpError{Op: "remote error", Err: errors.New("an alert")}:        {faults.SandboxDenied, faults.NotStarted},
+		http.ErrSchemeMismatch:                                {faults.SandboxInvalid, faults.NotStarted},
 		json.Unmarshal([]byte("<html>"), new(int)):            {faults.SandboxResponse, faults.Unknown},
 		errors.New("connection refused, no such file, 404"):   {faults.SandboxResponse, faults.Unknown},
 		fmt.Errorf("text around: %w", errdefs.ErrUnavailable): {faults.SandboxUnavailable, faults.Unknown},

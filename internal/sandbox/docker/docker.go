@@ -1,6 +1,7 @@
 // Package docker makes hosts of containers, through the API of a Docker Engine
 // (1.41 and later) that may be on this machine or on another one: nothing of the
-// executor's disk is mounted, and no tool of Docker's is run.
+// executor's disk is mounted, and no tool of Docker's is run but the credential
+// helpers that its configuration file names.
 //
 //	container executor-<hash of installation and key>
 //	    labels    installation, key, run, network, expires: how Create adopts,
@@ -79,6 +80,8 @@ type Config struct {
 	Runtime      string // of the daemon, such as runsc; empty: its default
 	NoInit       bool   // the daemon has no docker-init: the sh is PID 1 and reaps
 
+	OutputCeiling int64 // bytes of a stream's output on a container's disk; see package remote. 0: 1 GiB
+
 	Lease time.Duration // how long a container lives; 0: until it is deleted
 	Log   zerolog.Logger
 }
@@ -93,6 +96,8 @@ type Provider struct {
 	cfg    Config
 	client *client.Client
 	log    zerolog.Logger
+
+	progressEvery time.Duration // of a pull
 
 	mu    sync.Mutex
 	ready bool
@@ -112,6 +117,9 @@ func New(cfg Config) (*Provider, error) {
 	if cfg.Image == "" {
 		return nil, errors.New("docker: no image")
 	}
+	if cfg.Disk > 0 && cfg.ReadOnlyRoot {
+		return nil, errors.New("docker: a disk limit is of a container's own layer, and with a read-only root it writes to volumes only")
+	}
 	if cfg.Pull == "" {
 		cfg.Pull = PullMissing
 	}
@@ -129,7 +137,7 @@ func New(cfg Config) (*Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Provider{cfg: cfg, client: c, log: cfg.Log}, nil
+	return &Provider{cfg: cfg, client: c, log: cfg.Log, progressEvery: progressEvery}, nil
 }
 
 // Name implements sandbox.Provider.
@@ -155,7 +163,10 @@ func (p *Provider) Dial(ctx context.Context, host sandbox.Host) (sandbox.Conn, e
 		return nil, err
 	}
 	return &conn{remote.New(&container{provider: p, id: host.ID, patience: exitLimit},
-		remote.Config{Shell: p.cfg.Shell, Base: baseDir, Work: workDir, Home: homeDir, Tmp: tmpDir})}, nil
+		remote.Config{
+			Shell: p.cfg.Shell, Base: baseDir, Work: workDir, Home: homeDir, Tmp: tmpDir,
+			OutputCeiling: p.cfg.OutputCeiling,
+		})}, nil
 }
 
 // conn is a connection to a container.

@@ -25,7 +25,7 @@ func endpoint(cfg Config) ([]client.Opt, error) {
 		return []client.Opt{client.WithHost("http://docker.invalid"), client.WithDialContext(dial)}, nil
 	}
 	options := []client.Opt{client.WithHost(host)}
-	if cfg.CAFile != "" || cfg.CertFile != "" {
+	if cfg.CAFile != "" || cfg.CertFile != "" || cfg.KeyFile != "" {
 		options = append(options, client.WithTLSClientConfig(cfg.CAFile, cfg.CertFile, cfg.KeyFile))
 	}
 	return options, nil

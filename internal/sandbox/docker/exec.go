@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -44,8 +45,12 @@ func (c *container) Run(ctx context.Context, argv []string, stdio sandbox.Stdio)
 	if err != nil {
 		return 0, p.fault(ctx, op, seen, err, faults.SandboxNotFound)
 	}
+	ctx, seen = observed(ctx)
 	stream, err := p.client.ExecAttach(ctx, made.ID, client.ExecAttachOptions{})
 	if err != nil {
+		if seen.status == 0 { // net/http wraps what broke the connection beyond recognition
+			err = errors.Join(err, errUnanswered)
+		}
 		return 0, p.fault(ctx, op, seen, err, faults.SandboxNotFound)
 	}
 	defer stream.Close()
@@ -66,32 +71,44 @@ func (c *container) Run(ctx context.Context, argv []string, stdio sandbox.Stdio)
 	case err != nil:
 		return 0, p.fault(ctx, op, seen, err, faults.SandboxNotFound)
 	}
-	return c.status(ctx, made.ID)
+	status, ran, err := c.status(ctx, made.ID)
+	if err == nil && !ran {
+		return 0, notRun(op, status, out.head)
+	}
+	return status, err
 }
 
-// status waits for the status of an exec whose stream has ended. The client
-// reads "no status yet" as 0, so a status counts only from a command that is
-// known to have run: it has a pid, or failed to start with a status of its own.
-func (c *container) status(ctx context.Context, exec string) (int, error) {
+// notRun is a command that the daemon could not start: why, it says on the
+// command's output, and its status is 126 for nearly everything. The shell that
+// we run is not to blame, as the container runs by it.
+func notRun(op string, status int, said []byte) error {
+	return faults.New(faults.SandboxUnavailable, op, fmt.Errorf("it did not start (status %d): %s", status, bytes.TrimSpace(said))).
+		With(func(f *faults.Fault) { f.Outcome = faults.NotStarted })
+}
+
+// status waits for the status of an exec whose stream has ended, and says
+// whether it ran. The client reads "no status yet" as 0, so a status counts only
+// from a command that has a pid, or failed to start with a status of its own.
+func (c *container) status(ctx context.Context, exec string) (status int, ran bool, err error) {
 	const op = "read exit status"
 	deadline := time.Now().Add(c.patience)
 	for pause := time.Millisecond; ; pause = min(2*pause, pollMax) {
 		ctx, seen := observed(ctx)
 		got, err := c.provider.client.ExecInspect(ctx, exec, client.ExecInspectOptions{})
 		if errdefs.IsNotFound(err) { // it is forgotten with its container, or soon after its end
-			return 0, faults.New(faults.SandboxLost, op, err)
+			return 0, false, faults.New(faults.SandboxLost, op, err)
 		}
 		if err != nil {
-			return 0, c.provider.fault(ctx, op, seen, err, faults.SandboxLost)
+			return 0, false, c.provider.fault(ctx, op, seen, err, faults.SandboxLost)
 		}
 		if !got.Running && (got.PID != 0 || got.ExitCode != 0) {
-			return got.ExitCode, nil
+			return got.ExitCode, got.PID != 0, nil
 		}
 		if time.Now().After(deadline) {
-			return 0, faults.New(faults.SandboxLost, op, errors.New("its output has ended, and it has no exit status"))
+			return 0, false, faults.New(faults.SandboxLost, op, errors.New("its output has ended, and it has no exit status"))
 		}
 		if err := sleep(ctx, pause); err != nil {
-			return 0, err
+			return 0, false, err
 		}
 	}
 }
@@ -148,13 +165,17 @@ func (c *container) processes(ctx context.Context) (api.PidsStats, error) {
 // crowdedRoom is what a helper needs: a shell, and a pipeline in it.
 const crowdedRoom = 5
 
-// writer remembers that it failed.
+// writer keeps the first of what comes, and remembers that it failed.
 type writer struct {
-	to  io.Writer
-	err error
+	to   io.Writer
+	head []byte
+	err  error
 }
 
+const headSize = 1024
+
 func (w *writer) Write(p []byte) (int, error) {
+	w.head = append(w.head, p[:min(len(p), headSize-len(w.head))]...)
 	if w.to == nil {
 		return len(p), nil
 	}

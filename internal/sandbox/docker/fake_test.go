@@ -94,7 +94,10 @@ func TestPullFailures(t *testing.T) {
 		"denied":                   {status: 403, kind: faults.SandboxImage, permanent: true},
 		"too many":                 {status: 429, kind: faults.SandboxThrottled},
 		"bad reference":            {status: 400, kind: faults.SandboxInvalid},
-		"broken":                   {status: 500, kind: faults.SandboxImage},
+		"broken":                   {status: 500, registry: 500, kind: faults.SandboxImage},
+		"broken, and denied":       {status: 500, registry: 401, kind: faults.SandboxImage, permanent: true},
+		"broken, and too many":     {status: 500, registry: 429, kind: faults.SandboxThrottled},
+		"broken, and there":        {status: 500, registry: 200, kind: faults.SandboxImage},
 		"in band, not found":       {status: 200, stream: inBand(404), kind: faults.SandboxImage, permanent: true},
 		"in band, denied":          {status: 200, stream: inBand(403), kind: faults.SandboxImage, permanent: true},
 		"in band, too many":        {status: 200, stream: inBand(429), kind: faults.SandboxThrottled},
@@ -255,7 +258,10 @@ func TestExitStatus(t *testing.T) {
 				}
 			})
 			c := &container{provider: p, id: someID, patience: 300 * time.Millisecond}
-			code, err := c.status(t.Context(), "exec")
+			code, ran, err := c.status(t.Context(), "exec")
+			if ran != (err == nil && name != "did not start") {
+				t.Errorf("ran: %t", ran)
+			}
 			if code != test.code || (err != nil) != (test.kind != nil) || err != nil && faults.Of(err).Kind != test.kind {
 				t.Errorf("%d, %v", code, err)
 			}

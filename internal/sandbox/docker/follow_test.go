@@ -3,13 +3,16 @@ package docker
 import (
 	"bytes"
 	"crypto/sha256"
+	"errors"
 	"io"
+	"math/rand/v2"
 	"net"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"executor/internal/faults"
 	"executor/internal/sandbox"
 )
 
@@ -123,6 +126,43 @@ func TestFollowIsWhole(t *testing.T) {
 		if time.Since(began) > 10*time.Second {
 			t.Fatalf("left: %s", out)
 		}
+	}
+}
+
+// A command whose connection breaks, or that cannot be started, has no status
+// that somebody made up for it.
+func TestCutWhileStarting(t *testing.T) {
+	t.Parallel()
+	between := newProxy(t)
+	p := open(t, func(c *Config) { c.Host = "tcp://" + between.listener.Addr().String() })
+	host, _ := create(t, open(t))
+	c := &container{provider: p, id: host.ID, patience: time.Second}
+	_, err := c.Run(t.Context(), []string{"/none"}, sandbox.Stdio{})
+	if f := faults.Of(err); f == nil || f.Kind != faults.SandboxUnavailable || f.Outcome != faults.NotStarted || !strings.Contains(err.Error(), "/none") {
+		t.Errorf("what is not there: %v", err)
+	}
+	began := time.Now()
+	for range 5 {
+		if _, err := c.Run(t.Context(), []string{"true"}, sandbox.Stdio{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	whole, cuts := time.Since(began)/5, 0
+	for range 50 {
+		cut := time.AfterFunc(rand.N(whole), between.cut)
+		open, tell := io.Pipe()
+		status, err := c.Run(t.Context(), []string{"true"}, sandbox.Stdio{In: open})
+		tell.Close()
+		cut.Stop()
+		switch {
+		case err == nil && status != 0, err != nil && !errors.Is(err, faults.SandboxUnavailable) && !errors.Is(err, faults.SandboxLost):
+			t.Errorf("%d, %v", status, err)
+		case err != nil:
+			cuts++
+		}
+	}
+	if cuts == 0 {
+		t.Error("nothing was cut")
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net/http"
 	"strconv"
 	"time"
 
@@ -83,6 +84,9 @@ func (p *Provider) Create(ctx context.Context, spec sandbox.HostSpec) (sandbox.H
 		case errdefs.IsNotFound(err): // of what a create names only the image can be missing
 			return sandbox.Host{}, missingImage(op, err)
 		case !errdefs.IsConflict(err):
+			if p.cfg.Disk > 0 && seen.status == http.StatusInternalServerError && p.madeUnlimited(ctx, options) {
+				return sandbox.Host{}, noDiskLimit(op, p.cfg.Disk, err)
+			}
 			return sandbox.Host{}, p.fault(ctx, op, seen, err, faults.SandboxImage)
 		}
 		host, err := p.adopt(ctx, *options.Config, options.Name)

@@ -176,7 +176,7 @@ func TestDoesNotStart(t *testing.T) {
 	} {
 		_, conn := create(t, open(t, change, func(c *Config) { c.Installation += name }))
 		var err error
-		for err == nil || errors.Is(err, faults.SandboxConflict) {
+		for err == nil || errors.Is(err, faults.SandboxConflict) || errors.Is(err, faults.SandboxUnavailable) {
 			_, err = conn.Exec(t.Context(), shell("true"), sandbox.Stdio{})
 		}
 		if !errors.Is(err, faults.SandboxInvalid) {
@@ -268,6 +268,8 @@ func TestConfig(t *testing.T) {
 		"scheme":       {Installation: "i", Image: "image", Host: "nonsense"},
 		"no host":      {Installation: "i", Image: "image", Host: "ssh://"},
 		"an option":    {Installation: "i", Image: "image", Host: "ssh://-oProxyCommand=x"},
+		"a key alone":  {Installation: "i", Image: "image", Host: "tcp://host:1", KeyFile: "/none"},
+		"volumes":      {Installation: "i", Image: "image", Disk: 1 << 30, ReadOnlyRoot: true},
 		"a path":       {Installation: "i", Image: "image", Host: "ssh://host/path"},
 	} {
 		if _, err := New(cfg); err == nil {

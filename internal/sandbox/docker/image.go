@@ -2,98 +2,115 @@ package docker
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errhttp"
 	"github.com/distribution/reference"
-	"github.com/moby/moby/api/pkg/authconfig"
 	"github.com/moby/moby/api/types/jsonstream"
-	"github.com/moby/moby/api/types/registry"
 	"github.com/moby/moby/client"
+	"github.com/rs/zerolog"
 
 	"executor/internal/faults"
 )
 
-// Login is what a registry wants to know. The zero value is nobody.
-type Login struct {
-	Username, Password string
-	IdentityToken      string
-}
+// lookLimit is how long the registry may take to explain a pull that failed.
+const lookLimit = 30 * time.Second
 
-// Credentials returns the login for a registry. It is asked at each pull, since
-// tokens end, and once more when the registry refuses the first one.
-type Credentials func(ctx context.Context, registry string) (Login, error)
-
-// progressEvery is how often a pull says how far it is.
-const progressEvery = 5 * time.Second
-
-// pull has the daemon pull the image.
+// pull has the daemon pull the image. A registry that refuses it is asked once
+// more if there is another login by now: tokens end. Without a login, the
+// registry decides whether that will do; if it will not, there may be one later.
 func (p *Provider) pull(ctx context.Context) error {
 	const op = "pull image"
-	log := p.log.With().Str("image", p.cfg.Image).Logger()
 	ref, err := reference.ParseNormalizedNamed(p.cfg.Image)
 	if err != nil {
 		return faults.New(faults.SandboxInvalid, op, err).With(func(f *faults.Fault) { f.Outcome = faults.NotStarted })
 	}
-	login := func(ctx context.Context) (string, error) { return p.login(ctx, reference.Domain(ref)) }
-	first, err := login(ctx)
-	if err != nil {
-		return faults.New(faults.SandboxDenied, "get the registry's credentials", err)
-	}
-	ctx, seen := observed(ctx)
+	log := p.log.With().Str("image", p.cfg.Image).Logger()
 	began := time.Now()
-	log.Info().Msg("pulling image")
-	stream, err := p.client.ImagePull(ctx, p.cfg.Image, client.ImagePullOptions{RegistryAuth: first, PrivilegeFunc: login})
-	if err != nil {
-		return p.imageFault(ctx, op, seen, err)
+	auth, noLogin := p.login(ctx, ref)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
-	layers, told := map[string]string{}, began
-	for message, err := range stream.JSONMessages(ctx) {
-		if err != nil {
-			return p.fault(ctx, op, seen, err, faults.SandboxImage)
+	if noLogin != nil {
+		log.Warn().Err(noLogin).Msg("no login for the registry; pulling without one")
+	}
+	err = p.pullAs(ctx, auth, log)
+	if refused(err) {
+		if again, failed := p.login(ctx, ref); failed == nil && again != auth {
+			noLogin, err = nil, p.pullAs(ctx, again, log)
 		}
-		if message.Error != nil {
-			return p.imageFault(ctx, op, seen, p.refusal(ctx, first, message.Error))
+	}
+	if err != nil {
+		if f := faults.Of(err); noLogin != nil && f.Kind == faults.SandboxImage {
+			f.Cause, f.Permanent = errors.Join(f.Cause, noLogin), false
 		}
-		if message.ID != "" {
-			layers[message.ID] = message.Status
-		}
-		if time.Since(told) > progressEvery {
-			told = time.Now()
-			log.Info().Any("layers", layers).Msg("pulling image")
-		}
+		return err
 	}
 	log.Info().Dur("took", time.Since(began)).Msg("image pulled")
 	return nil
 }
 
-func (p *Provider) login(ctx context.Context, domain string) (string, error) {
-	if p.cfg.Credentials == nil {
-		return "", nil
-	}
-	login, err := p.cfg.Credentials(ctx, domain)
-	if err != nil || login == (Login{}) {
-		return "", err
-	}
-	return authconfig.Encode(registry.AuthConfig{
-		Username: login.Username, Password: login.Password,
-		IdentityToken: login.IdentityToken, ServerAddress: domain,
-	})
+// refused reports whether the registry does not have the image, or does not
+// give it to us.
+func refused(err error) bool {
+	f := faults.Of(err)
+	return f != nil && f.Kind == faults.SandboxImage && f.Permanent
 }
 
-// refusal gives an error that came in the stream a class: by its code where the
-// daemon says one, and else by what the registry says to a look at the image.
-func (p *Provider) refusal(ctx context.Context, auth string, inBand *jsonstream.Error) error {
-	if inBand.Code != 0 {
-		return classed{inBand, errhttp.ToNative(inBand.Code)}
+func (p *Provider) pullAs(ctx context.Context, auth string, log zerolog.Logger) error {
+	const op = "pull image"
+	ctx, seen := observed(ctx)
+	log.Info().Msg("pulling image")
+	stream, err := p.client.ImagePull(ctx, p.cfg.Image, client.ImagePullOptions{RegistryAuth: auth})
+	if err != nil {
+		return p.imageFault(ctx, op, seen, p.explain(ctx, seen, auth, err))
 	}
-	_, err := p.client.DistributionInspect(ctx, p.cfg.Image, client.DistributionInspectOptions{EncodedRegistryAuth: auth})
-	if err == nil || client.IsErrConnectionFailed(err) {
-		return classed{inBand, errdefs.ErrInternal}
+	var sofar progress
+	told := time.Now()
+	for message, err := range stream.JSONMessages(ctx) {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if err != nil {
+			return p.fault(ctx, op, seen, err, faults.SandboxImage)
+		}
+		if message.Error != nil {
+			return p.imageFault(ctx, op, seen, p.explain(ctx, seen, auth, message.Error))
+		}
+		sofar.see(message)
+		if time.Since(told) >= p.progressEvery {
+			told = time.Now()
+			log.Info().EmbedObject(&sofar).Msg("pulling image")
+		}
 	}
-	return classed{inBand, err}
+	return nil
+}
+
+// explain gives an error of a pull a class: by what the daemon says of it, and
+// where it says nothing, by what the registry says to a look at the image. A
+// daemon with Docker's own image store answers 500 to a refused login and to a
+// rate limit, and has no code in its stream; of a look it passes on the status.
+func (p *Provider) explain(ctx context.Context, s *seen, auth string, err error) error {
+	var inBand *jsonstream.Error
+	switch {
+	case ctx.Err() != nil, client.IsErrConnectionFailed(err):
+		return err
+	case errors.As(err, &inBand) && inBand.Code != 0:
+		return classed{err, errhttp.ToNative(inBand.Code)}
+	case inBand == nil && s.status != http.StatusInternalServerError:
+		return err
+	}
+	look, cancel := context.WithTimeout(ctx, lookLimit)
+	defer cancel()
+	_, refusal := p.client.DistributionInspect(look, p.cfg.Image, client.DistributionInspectOptions{EncodedRegistryAuth: auth})
+	if refusal == nil || look.Err() != nil || client.IsErrConnectionFailed(refusal) {
+		*s = seen{}
+		return classed{err, errdefs.ErrInternal}
+	}
+	return classed{err, refusal}
 }
 
 // classed is an error with the class of another.

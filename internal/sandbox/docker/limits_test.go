@@ -171,24 +171,7 @@ func TestSecrets(t *testing.T) {
 	t.Parallel()
 	_, conn := create(t, open(t))
 	secret := "canary-" + strings.Repeat("x", 20)
-	var seen sync.Map
-	stop, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			lines, _ := filepath.Glob("/proc/[0-9]*/cmdline") // containers' too
-			for _, line := range lines {
-				if content, _ := os.ReadFile(line); bytes.Contains(content, []byte(secret)) {
-					seen.Store(string(content), true)
-				}
-			}
-			select {
-			case <-stop:
-				return
-			default:
-			}
-		}
-	}()
+	watchArguments(t, secret)
 	for n := range 10 {
 		cmd := sandbox.Command{Argv: []string{"sh", "-c", `[ -n "$SECRET" ]; cat`}, Env: map[string]string{"SECRET": secret}, Stdin: []byte(secret)}
 		if exit, err := conn.Exec(t.Context(), cmd, sandbox.Stdio{In: strings.NewReader(secret)}); err != nil || !exit.Success() {
@@ -202,9 +185,34 @@ func TestSecrets(t *testing.T) {
 			t.Error(exit, err)
 		}
 	}
-	close(stop)
-	<-done
-	seen.Range(func(line, _ any) bool { t.Errorf("seen in %q", line); return true })
+}
+
+// watchArguments fails the test if a secret is seen in a list of processes until
+// its end; containers' are in it too.
+func watchArguments(t *testing.T, secret string) {
+	var seen sync.Map
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+			for _, line := range lines {
+				if content, _ := os.ReadFile(line); bytes.Contains(content, []byte(secret)) {
+					seen.Store(string(content), true)
+				}
+			}
+			select {
+			case <-stop:
+				return
+			default:
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		close(stop)
+		<-done
+		seen.Range(func(line, _ any) bool { t.Errorf("seen in %q", line); return true })
+	})
 }
 
 func discard(sandbox.Stream, int64, []byte) error { return nil }

@@ -40,7 +40,7 @@ func daemonHost() string {
 // buildImage makes an image of what the machine has, since no registry may be
 // asked: busybox, and flock, which Debian's lacks.
 func buildImage(host string) error {
-	archive, err := imageArchive()
+	archive, err := imageArchive(nil)
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,8 @@ func buildImage(host string) error {
 	return err
 }
 
-func imageArchive() (*bytes.Buffer, error) {
+// imageArchive is an image's file system, with some files more.
+func imageArchive(more map[string]string) (*bytes.Buffer, error) {
 	busybox, err := exec.LookPath("busybox")
 	if err != nil {
 		return nil, err
@@ -110,6 +111,9 @@ func imageArchive() (*bytes.Buffer, error) {
 	}
 	add("etc/passwd", 0o644, []byte("root:x:0:0::/:/bin/sh\nagent:x:1000:1000::/:/bin/sh\n"))
 	add("etc/group", 0o644, []byte("root:x:0:\nagent:x:1000:\n"))
+	for name, content := range more {
+		add(name, 0o644, []byte(content))
+	}
 	return &buf, w.Close()
 }
 
@@ -165,4 +169,27 @@ func sh(t *testing.T, conn sandbox.Conn, script string) (sandbox.Exit, string) {
 
 func shell(script string) sandbox.Command {
 	return sandbox.Command{Argv: []string{"sh", "-c", script}}
+}
+
+// through works with a host by everything that is a connection of its own kind:
+// bytes both ways at once, and output that is followed.
+func through(t *testing.T, p *Provider) {
+	t.Helper()
+	_, conn := create(t, p)
+	in := bytes.Repeat([]byte("\x00\xff\r\n"), 1<<18)
+	if err := conn.Upload(t.Context(), "file", 0o600, bytes.NewReader(in)); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	exit, err := conn.Exec(t.Context(), shell("cat file -"), sandbox.Stdio{In: bytes.NewReader(in), Out: &out})
+	if err != nil || !exit.Success() || !bytes.Equal(out.Bytes(), append(in[:len(in):len(in)], in...)) {
+		t.Errorf("%+v, %v, %d bytes", exit, err, out.Len())
+	}
+	launch := sandbox.Launch{RunID: "run", Step: "step", N: 1}
+	if _, err := conn.Start(t.Context(), launch, shell("exit 7")); err != nil {
+		t.Fatal(err)
+	}
+	if exit, err := conn.Follow(t.Context(), launch, sandbox.Offsets{}, discard); err != nil || exit.Code != 7 {
+		t.Errorf("follow: %+v, %v", exit, err)
+	}
 }

@@ -2,9 +2,6 @@ package docker
 
 import (
 	"context"
-	"errors"
-	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"syscall"
@@ -18,28 +15,8 @@ import (
 // but time: with live-restore its containers go on without it.
 func TestDaemonKilled(t *testing.T) {
 	t.Parallel()
-	dir, err := os.MkdirTemp("", "executor-dockerd-") // short, for its sockets
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	ci := func(action string, options ...string) string {
-		out, err := exec.CommandContext(context.Background(), "../../../.ci/dockerd", append([]string{action, dir}, options...)...).Output()
-		if err != nil {
-			t.Fatalf("dockerd %s: %v", action, err)
-		}
-		return strings.TrimSpace(string(out))
-	}
-	host := ci("start", "--live-restore")
-	t.Cleanup(func() { ci("stop") })
-	if err := buildImage(host); err != nil {
-		t.Fatal(err)
-	}
-	p := open(t, func(c *Config) { c.Host = host })
+	d := startDaemon(t, "--live-restore")
+	p := open(t, d.at)
 	_, conn := create(t, p)
 	launch := sandbox.Launch{RunID: "run", Step: "step", N: 1}
 	script := "i=0; while [ $i -lt 400 ]; do echo $i; i=$((i+1)); sleep 0.01; done; exit 7"
@@ -54,10 +31,10 @@ func TestDaemonKilled(t *testing.T) {
 		out.Write(data)
 		if !killed {
 			killed = true
-			signalDaemon(t, dir, syscall.SIGKILL)
+			d.signal(syscall.SIGKILL)
 			go func() {
 				time.Sleep(500 * time.Millisecond) // an outage, and no race
-				ci("start", "--live-restore")
+				d.restart()
 			}()
 		}
 		return nil
@@ -71,18 +48,5 @@ func TestDaemonKilled(t *testing.T) {
 	}
 	if out.String() != want.String() {
 		t.Errorf("%d bytes, want %d, or other ones", out.Len(), want.Len())
-	}
-}
-
-func signalDaemon(t *testing.T, dir string, sig syscall.Signal) {
-	t.Helper()
-	content, err := os.ReadFile(dir + "/dockerd.pid")
-	pid, malformed := strconv.Atoi(strings.TrimSpace(string(content)))
-	if err := errors.Join(err, malformed); err != nil {
-		t.Error(err)
-		return
-	}
-	if err := syscall.Kill(pid, sig); err != nil {
-		t.Error(err)
 	}
 }

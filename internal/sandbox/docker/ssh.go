@@ -1,9 +1,7 @@
 package docker
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -52,7 +50,7 @@ func dialCommand(ctx context.Context, name string, argv []string) (net.Conn, err
 	if err != nil {
 		return nil, err
 	}
-	c := &commandConn{cmd: cmd, in: in, out: out}
+	c := &commandConn{cmd: cmd, in: in, out: out, ended: make(chan struct{})}
 	cmd.Stdout, cmd.Stderr = theirs, &c.said
 	cmd.WaitDelay = time.Second
 	err = cmd.Start()
@@ -61,27 +59,51 @@ func dialCommand(ctx context.Context, name string, argv []string) (net.Conn, err
 		out.Close()
 		return nil, &net.OpError{Op: "dial", Net: name, Err: err}
 	}
+	go func() {
+		_ = cmd.Wait()
+		close(c.ended)
+	}()
 	return c, nil
 }
 
+// endLimit is how long a program may live after the end of its output.
+const endLimit = 10 * time.Second
+
 // commandConn is the streams of a running program.
 type commandConn struct {
-	cmd  *exec.Cmd
-	in   io.WriteCloser
-	out  *os.File
-	said tail
-
-	once sync.Once
+	cmd   *exec.Cmd
+	in    io.WriteCloser
+	out   *os.File
+	said  tail
+	ended chan struct{}
 }
 
 func (c *commandConn) Read(p []byte) (int, error) {
 	n, err := c.out.Read(p)
 	if err == io.EOF {
-		if said := c.said.String(); said != "" {
-			err = &net.OpError{Op: "read", Net: "ssh", Err: errors.Join(io.ErrUnexpectedEOF, errors.New(said))}
-		}
+		err = c.end()
 	}
 	return n, err
+}
+
+// end is what the end of the output means: that of the connection, or that it
+// broke. What a program says beside that is no evidence: ssh has banners and
+// warnings to tell.
+func (c *commandConn) end() error {
+	how := "it goes on without output"
+	select {
+	case <-c.ended:
+		if c.cmd.ProcessState.Success() {
+			return io.EOF
+		}
+		how = c.cmd.ProcessState.String()
+	case <-time.After(endLimit):
+	}
+	err := fmt.Errorf("%w: %s", io.ErrUnexpectedEOF, how)
+	if said := c.said.String(); said != "" {
+		err = fmt.Errorf("%w: %s", err, said)
+	}
+	return &net.OpError{Op: "read", Net: "ssh", Err: err}
 }
 
 func (c *commandConn) Write(p []byte) (int, error) { return c.in.Write(p) }
@@ -89,12 +111,9 @@ func (c *commandConn) CloseWrite() error           { return c.in.Close() }
 
 // Close ends the program.
 func (c *commandConn) Close() error {
-	c.once.Do(func() {
-		_ = c.in.Close()
-		_ = c.out.Close()
-		_ = c.cmd.Process.Kill()
-		go func() { _ = c.cmd.Wait() }()
-	})
+	_ = c.in.Close()
+	_ = c.out.Close()
+	_ = c.cmd.Process.Kill()
 	return nil
 }
 
@@ -109,21 +128,24 @@ type commandAddr struct{}
 func (commandAddr) Network() string { return "ssh" }
 func (commandAddr) String() string  { return "ssh" }
 
-// tail keeps the first of what a program says on its stderr.
+// tail keeps the last of what a program says on its stderr.
 type tail struct {
 	mu  sync.Mutex
-	buf bytes.Buffer
+	buf []byte
 }
+
+const tailSize = 4096
 
 func (t *tail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.buf.Write(p[:min(len(p), max(0, 4096-t.buf.Len()))])
+	t.buf = append(t.buf, p...)
+	t.buf = t.buf[max(0, len(t.buf)-tailSize):]
 	return len(p), nil
 }
 
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return strings.TrimSpace(t.buf.String())
+	return strings.TrimSpace(string(t.buf))
 }
