@@ -50,13 +50,14 @@ func (a answer) fault(op string) error {
 // has no room is out of it. The arguments are what failed, free blocks, their
 // size, free inodes.
 func (a answer) failure() *faults.Kind {
-	if len(a.args) < 4 {
+	if len(a.args) < 5 {
 		return faults.SandboxDenied
 	}
 	blocks, _ := strconv.ParseFloat(a.args[1], 64)
 	size, _ := strconv.ParseFloat(a.args[2], 64)
 	inodes, _ := strconv.ParseFloat(a.args[3], 64)
-	if blocks*size < lowDisk || inodes < 1 {
+	all, _ := strconv.ParseFloat(a.args[4], 64)
+	if blocks*size < lowDisk || all > 0 && inodes < 1 {
 		return faults.SandboxDiskFull
 	}
 	return faults.SandboxDenied

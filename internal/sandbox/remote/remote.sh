@@ -29,8 +29,8 @@ answer() {
 }
 
 # failed WHAT DIR: with the room left on the disk, since that is what a program
-# cannot say but in words. Blocks, their size, inodes.
-failed() { answer failed "$1" $(stat -f -c '%a %S %d' "$2" 2>/dev/null); }
+# cannot say but in words. Free blocks, their size, free inodes, all inodes.
+failed() { answer failed "$1" $(stat -f -c '%a %S %d %c' "$2" 2>/dev/null); }
 
 # pause SECONDS; a whole one where sleep knows no fractions.
 pause() { sleep "$1" 2>/dev/null || sleep 1; }

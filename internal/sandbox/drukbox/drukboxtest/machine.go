@@ -28,6 +28,8 @@ type machine struct {
 	user string
 	port int
 
+	hostKeys map[string][]byte // by type, as the control plane knows them
+
 	mu  sync.Mutex
 	cmd *exec.Cmd
 	out chan struct{} // closed when it is dead
@@ -43,8 +45,8 @@ exec /bin/sh "$@"
 `
 
 // newMachine starts a host that the holder of authorized may enter as user.
-func newMachine(dir, user string, authorized ssh.PublicKey) (*machine, error) {
-	m := &machine{dir: dir, user: user}
+func newMachine(dir, user string, authorized ssh.PublicKey) (m *machine, err error) {
+	m = &machine{dir: dir, user: user}
 	for name, content := range map[string]string{
 		"authorized_keys": string(ssh.MarshalAuthorizedKey(authorized)),
 		"passwd":          fmt.Sprintf("root:x:0:0:root:/root:/bin/sh\n%s:x:1000:1000::/home/%[1]s:/run/host/shell\n", user),
@@ -58,7 +60,7 @@ func newMachine(dir, user string, authorized ssh.PublicKey) (*machine, error) {
 	if err := os.MkdirAll(filepath.Join(dir, "home"), 0o755); err != nil {
 		return nil, err
 	}
-	if err := m.makeHostKeys(); err != nil {
+	if m.hostKeys, err = m.makeHostKeys(); err != nil {
 		return nil, err
 	}
 	return m, m.boot()
