@@ -15,7 +15,7 @@ help:
 	@echo '  make demo    builds, starts a private Postgres and runs examples/build-and-test.json to its end'
 	@echo '  make test    all tests, with real services; under the race detector where there is a C compiler'
 	@echo '  make build   bin/executor'
-	@echo '  make bench   latencies: enqueue to process start, and what a sandbox costs'
+	@echo '  make bench   latencies: enqueue to process start, and what a sandbox costs beside the bare tool'
 	@echo '  make chaos   two minutes of everything breaking at random; SEED=n FOR=30m for another'
 	@echo '  make lint    gofmt, go vet'
 	@echo '  make docs    writes the generated pages of docs/ anew'
@@ -24,7 +24,7 @@ help:
 	@echo '  Needed: Go, git, and for the demo PostgreSQL and bubblewrap; the tests also need a C'
 	@echo '  compiler, Chromium, Docker, sshd and PgBouncer. On Debian or Ubuntu:'
 	@echo '      apt-get install postgresql bubblewrap'
-	@echo '      apt-get install gcc chromium docker.io openssh-server pgbouncer busybox xz-utils'
+	@echo '      apt-get install gcc chromium docker.io docker-registry btrfs-progs openssh-server pgbouncer busybox xz-utils'
 	@echo
 	@echo '  cmd/executor/    the program: one small file for each subcommand'
 	@echo '  internal/        faults, runs, jobs, sandbox, api, …; docs/architecture.md says how they fit'
@@ -46,8 +46,8 @@ RACE = $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
 test:
 	.ci/with-docker $(GO) test $(RACE) -p 2 -timeout 10m ./...
 
-bench: build
-	$(GO) test -run '^$$' -bench . -benchtime 200x -count 1 ./cmd/executor
+bench:
+	.ci/with-docker --if-possible $(GO) test -run '^$$' -bench . -benchtime 1x -timeout 20m ./cmd/executor
 
 chaos:
 	$(GO) run ./internal/chaos $(if $(SEED),-seed $(SEED)) $(if $(FOR),-for $(FOR))

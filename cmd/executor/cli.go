@@ -21,8 +21,7 @@ type cli struct {
 	Doctor  doctorCmd  `cmd:"" help:"Check Postgres, the migrations and the provider, on a real host."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 
-	Demo   demoCmd   `cmd:"" hidden:"" help:"Serve on a private Postgres, run a spec to its end, and leave."`
-	Attach attachCmd `cmd:"" hidden:"" name:"doctor-attach"`
+	Demo demoCmd `cmd:"" hidden:"" help:"Serve on a private Postgres, run a spec to its end, and leave."`
 
 	Help helpFlag `short:"h" help:"Show help."`
 }

@@ -20,11 +20,13 @@ type doctorCmd struct {
 	providing `embed:""`
 	Unit      string `env:"EXECUTOR_UNIT" default:"executor.service" placeholder:"NAME" help:"systemd's unit of the executor, where there is one (${default})."`
 	JSON      bool   `name:"json" help:"One JSON document."`
+
+	Attach attaching `embed:"" prefix:"attach-"`
 }
 
 // Help is kong's.
 func (doctorCmd) Help() string {
-	return `Checks the database and its migrations, and takes a real host of each provider through its life: it is created, a process is started in it, another process of this program finds it again and reads its output to the end, and the host is deleted. Says what is not isolated, and whether a restart of the executor would kill running processes. Exit status 4 when something fails.`
+	return `Checks the database and its migrations, and takes a real host of each provider through its life: the provider lets us in, a host is created, a process is started in it, another process of this program finds it again and reads its output to the end, and the host is deleted. Says what is not isolated, and whether a restart of the executor would kill running processes. Exit status 4 when something fails.`
 }
 
 // diagnosis is what doctor found out.
@@ -68,6 +70,9 @@ func (c *doctorCmd) Validate() error { return c.providing.check() }
 // Run is kong's.
 func (c *doctorCmd) Run(ctx context.Context, a *app) error {
 	a.logFrom(zerolog.ErrorLevel) // what is worth a warning is in the answer
+	if c.Attach.Run != "" {
+		return c.attach(ctx, a)
+	}
 	d := &diagnosis{OK: true, Version: version()}
 	db := c.checkDatabase(ctx, a, d)
 	if db != nil {

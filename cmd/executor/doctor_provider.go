@@ -23,22 +23,24 @@ import (
 
 const (
 	doctorDir     = "doctor-*"
-	doctorLimit   = time.Minute
-	doctorLeft    = time.Hour // after which a directory has no doctor any more
+	doctorLimit   = 10 * time.Minute // of a provider, which may have to pull an image or to boot a machine
+	attachLimit   = time.Minute
+	doctorLeft    = time.Hour // after which what is left of a doctor has none any more
 	doctorScript  = "echo one; sleep 0.2; echo two"
 	doctorPrinted = "one\ntwo\n"
 )
 
-// checkProvider takes a host of one provider through its life. The local one
-// gets a root of its own: the hosts of runs are not touched, and what a killed
-// doctor left behind is found by the next.
+// checkProvider takes a host of one provider through its life. It has a root of
+// its own: hosts and keys of runs are not touched, and what a killed doctor left
+// behind is found by the next. Hosts that are elsewhere have a lease.
 func (c *doctorCmd) checkProvider(ctx context.Context, a *app, db *database, d *diagnosis, name string) {
-	ctx, cancel := context.WithTimeout(ctx, doctorLimit)
+	ctx, cancel := context.WithTimeoutCause(ctx, doctorLimit, fmt.Errorf("it took longer than %s", doctorLimit))
 	defer cancel()
 	p := &patient{name: name, ledger: &memoryLedger{}, launch: sandbox.Launch{RunID: uuid.NewString(), Step: "doctor", N: 1}}
 	if len(c.Providers) > 1 {
 		p.title = name + ": "
 	}
+	defer func() { _ = os.RemoveAll(p.root) }()
 	if !d.try(p.title+"provider", func() (detail string, err error) {
 		if p.root, err = a.doctorRoot(ctx); err != nil {
 			return "", err
@@ -59,22 +61,29 @@ func (c *doctorCmd) checkProvider(ctx context.Context, a *app, db *database, d *
 	}) {
 		return
 	}
-	defer os.RemoveAll(p.root)
 	p.client = sandbox.NewClient(sandbox.DefaultTimeouts(), a.log, p.provider)
+	if name != "local" && !d.try(p.title+"reach", func() (string, error) {
+		_, err := p.client.List(ctx)
+		return "it answers, and lets us in", err
+	}) {
+		return
+	}
 	p.live(ctx, d)
 }
 
 // provider makes the provider as doctor and its other process use it.
 func (c *doctorCmd) provider(ctx context.Context, a *app, db *database, name, root string) (sandbox.Provider, error) {
+	cfg := c.providing
+	for _, lease := range []*time.Duration{&cfg.Docker.Lease, &cfg.Drukbox.Lease} {
+		if *lease <= 0 || *lease > doctorLeft {
+			*lease = doctorLeft
+		}
+	}
 	switch name {
 	case "docker":
-		return a.dockerProvider(c.providing, "doctor")
+		return a.dockerProvider(cfg, "doctor")
 	case "drukbox":
-		dir, err := a.dataDir()
-		if err != nil {
-			return nil, err
-		}
-		return a.drukboxProvider(c.providing, dir, "doctor")
+		return a.drukboxProvider(cfg, root, "doctor")
 	}
 	return a.localProvider(ctx, c.isolation, root, "doctor", db)
 }
@@ -110,10 +119,10 @@ func clearRoot(ctx context.Context, a *app, root string) {
 type patient struct {
 	name     string // of its provider
 	title    string // before the names of its checks
-	root     string // of a local host
+	root     string // of local hosts, and of the keys of others
 	provider sandbox.Provider
 	client   *sandbox.Client
-	ledger   sandbox.Ledger
+	ledger   *memoryLedger
 	launch   sandbox.Launch
 	box      *sandbox.Sandbox
 }
@@ -130,6 +139,12 @@ func (p *patient) live(ctx context.Context, d *diagnosis) {
 		return "a host was created, reached and prepared", nil
 	})
 	if !made {
+		// Its maker may have failed half-way.
+		for _, left := range p.ledger.live() {
+			d.try(p.title+"release", func() (string, error) {
+				return "what there was of the host is gone", p.client.Delete(context.WithoutCancel(ctx), p.ledger, left)
+			})
+		}
 		return
 	}
 	defer p.box.Close()
@@ -156,10 +171,10 @@ func (p *patient) exec(ctx context.Context) (string, error) {
 
 func (p *patient) release(ctx context.Context) (string, error) {
 	if err := p.client.Delete(ctx, p.ledger, p.box.Entry()); err != nil {
-		return "", err
+		return "", fmt.Errorf("host %s: %w", p.box.Host().ID, err)
 	}
 	if _, err := p.provider.Get(ctx, p.box.Host().ID); !errors.Is(err, faults.SandboxNotFound) {
-		return "", fmt.Errorf("the host is still there: %w", errors.Join(errDoctor, err))
+		return "", fmt.Errorf("host %s is still there: %w", p.box.Host().ID, errors.Join(errDoctor, err))
 	}
 	return "the host and its processes are gone", nil
 }
@@ -170,10 +185,11 @@ func (p *patient) reattach(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	ctx, cancel := context.WithTimeout(ctx, attachLimit)
+	defer cancel()
 	// With the flags that we were given.
-	args := slices.Clone(os.Args[1:])
-	args[slices.Index(args, "doctor")] = "doctor-attach"
-	cmd := exec.CommandContext(ctx, self, append(args, "--run", p.launch.RunID, p.name, p.root, p.box.Host().ID)...)
+	cmd := exec.CommandContext(ctx, self, append(slices.Clone(os.Args[1:]),
+		"--attach-run", p.launch.RunID, "--attach-provider", p.name, "--attach-root", p.root, "--attach-host", p.box.Host().ID)...)
 	var out, complaint bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &complaint
 	if err := cmd.Run(); err != nil {
@@ -189,13 +205,12 @@ func (p *patient) reattach(ctx context.Context) (string, error) {
 	return fmt.Sprintf("process %d read all of its output and its exit status", cmd.Process.Pid), nil
 }
 
-// attachCmd is the other process.
-type attachCmd struct {
-	doctorCmd `embed:""`
-	RunID     string `name:"run" required:""`
-	Provider  string `arg:""`
-	Root      string `arg:""`
-	Host      string `arg:""`
+// attaching makes a doctor the other process.
+type attaching struct {
+	Run      string `hidden:""`
+	Provider string `hidden:""`
+	Root     string `hidden:""`
+	Host     string `hidden:""`
 }
 
 // attached is what it saw.
@@ -204,13 +219,13 @@ type attached struct {
 	Exit   int
 }
 
-// Run is kong's.
-func (c *attachCmd) Run(ctx context.Context, a *app) error {
-	provider, err := c.provider(ctx, a, nil, c.Provider, c.Root)
+func (c *doctorCmd) attach(ctx context.Context, a *app) error {
+	to := c.Attach
+	provider, err := c.provider(ctx, a, nil, to.Provider, to.Root)
 	if err != nil {
 		return err
 	}
-	host, err := provider.Get(ctx, c.Host)
+	host, err := provider.Get(ctx, to.Host)
 	if err != nil {
 		return err
 	}
@@ -220,7 +235,7 @@ func (c *attachCmd) Run(ctx context.Context, a *app) error {
 	}
 	defer conn.Close()
 	var out bytes.Buffer
-	exit, err := conn.Follow(ctx, sandbox.Launch{RunID: c.RunID, Step: "doctor", N: 1}, sandbox.Offsets{}, func(_ sandbox.Stream, _ int64, data []byte) error {
+	exit, err := conn.Follow(ctx, sandbox.Launch{RunID: to.Run, Step: "doctor", N: 1}, sandbox.Offsets{}, func(_ sandbox.Stream, _ int64, data []byte) error {
 		out.Write(data)
 		return nil
 	})
@@ -235,6 +250,18 @@ func (c *attachCmd) Run(ctx context.Context, a *app) error {
 type memoryLedger struct {
 	mu      sync.Mutex
 	entries []sandbox.Entry
+}
+
+// live is the hosts that may be there.
+func (l *memoryLedger) live() (entries []sandbox.Entry) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, e := range l.entries {
+		if e.State != "" {
+			entries = append(entries, e)
+		}
+	}
+	return entries
 }
 
 // Reserve is sandbox.Ledger's.

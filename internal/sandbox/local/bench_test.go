@@ -11,35 +11,6 @@ import (
 	"executor/internal/sandbox/local"
 )
 
-// BenchmarkStart measures Start alone, until its process has printed something
-// that a follower has seen, and until it is seen to end.
-func BenchmarkStart(b *testing.B) {
-	for _, mode := range []local.Mode{local.Bwrap, local.Plain} {
-		b.Run(string(mode), func(b *testing.B) {
-			conn := dial(b, open(b, b.TempDir(), mode))
-			var started, printed, ended time.Duration
-			for i := range b.N {
-				launch := sandbox.Launch{RunID: "run", Step: "step", N: i + 1}
-				began := time.Now()
-				if _, err := conn.Start(b.Context(), launch, sandbox.Command{Argv: []string{"echo", "x"}}); err != nil {
-					b.Fatal(err)
-				}
-				started += time.Since(began)
-				if _, err := conn.Follow(b.Context(), launch, sandbox.Offsets{}, func(sandbox.Stream, int64, []byte) error {
-					printed += time.Since(began)
-					return nil
-				}); err != nil {
-					b.Fatal(err)
-				}
-				ended += time.Since(began)
-			}
-			for unit, d := range map[string]time.Duration{"ms-start": started, "ms-first-byte": printed, "ms-end": ended} {
-				b.ReportMetric(float64(d.Microseconds())/1000/float64(b.N), unit)
-			}
-		})
-	}
-}
-
 // BenchmarkFollowQuiet measures the CPU that 200 followers of processes that
 // print nothing cost, in percent of one core.
 func BenchmarkFollowQuiet(b *testing.B) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"os"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,15 +13,14 @@ import (
 	"github.com/google/uuid"
 
 	"executor/internal/runs"
-	"executor/internal/sandbox"
 	"executor/migrations"
 )
 
-// The benchmarks behind "make bench": real Postgres, real processes. They
-// report percentiles in ms.
+// The benchmarks behind "make bench": real Postgres, real processes. Each knows
+// for itself how often it has to measure, so they run with -benchtime 1x.
 
 // BenchmarkEnqueueToStart is the time from enqueueing a run to the first
-// command of its process, on an idle executor.
+// command of its process, on an idle executor, in percentiles.
 func BenchmarkEnqueueToStart(b *testing.B) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -42,7 +40,7 @@ func BenchmarkEnqueueToStart(b *testing.B) {
 	// date prints when it runs, by the same clock.
 	spec := runs.Spec{Steps: []runs.Step{{Name: "now", Argv: []string{"date", "+%s%N"}}}}
 	var took, whole []time.Duration
-	for i := -3; i < b.N; i++ { // a few to warm up
+	for i := -3; i < 200; i++ { // a few to warm up
 		begun := time.Now()
 		id, err := enqueue(ctx, s.store, spec, runs.Options{})
 		fatal(b, err)
@@ -76,49 +74,6 @@ func startedAt(b *testing.B, store *runs.Store, id uuid.UUID) time.Time {
 	nanos, err := strconv.ParseInt(strings.TrimSpace(string(chunks[0].Data)), 10, 64)
 	fatal(b, err)
 	return time.Unix(0, nanos)
-}
-
-// BenchmarkFirstCommand is the time from asking for a host to the end of the
-// first command in it.
-func BenchmarkFirstCommand(b *testing.B) {
-	for _, mode := range []string{"bwrap", "plain"} {
-		b.Run("local-"+mode, func(b *testing.B) {
-			ctx := context.Background()
-			a := newApp(globals{DataDir: b.TempDir(), LogLevel: "error"}, stdio{nil, io.Discard, os.Stderr})
-			provider, err := a.localProvider(ctx, isolation{Isolation: mode}, b.TempDir(), "bench", nil)
-			fatal(b, err)
-			client := sandbox.NewClient(sandbox.DefaultTimeouts(), a.log, provider)
-			measure(b, func() {
-				run, ledger := uuid.NewString(), &memoryLedger{}
-				box, err := client.Acquire(ctx, ledger, provider.Name(), sandbox.HostSpec{Key: sandbox.StepKey(run, "s"), RunID: run})
-				fatal(b, err)
-				exit, err := box.Exec(ctx, sandbox.Command{Argv: []string{"true"}}, sandbox.Stdio{})
-				fatal(b, err)
-				if !exit.Success() {
-					b.Fatal(exit)
-				}
-				b.Cleanup(func() { client.Release(ctx, ledger, box.Entry()); _ = box.Close() })
-			})
-		})
-	}
-	b.Run("bare-bwrap", func(b *testing.B) {
-		measure(b, func() {
-			fatal(b, exec.Command("bwrap", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "true").Run())
-		})
-	})
-	b.Run("bare-process", func(b *testing.B) {
-		measure(b, func() { fatal(b, exec.Command("true").Run()) })
-	})
-}
-
-func measure(b *testing.B, do func()) {
-	var took []time.Duration
-	for range b.N {
-		begun := time.Now()
-		do()
-		took = append(took, time.Since(begun))
-	}
-	percentiles(b, "first", took)
 }
 
 func percentiles(b *testing.B, what string, took []time.Duration) {
