@@ -213,8 +213,8 @@ func TestASilentExecutorIsNoticed(t *testing.T) {
 	id := w.enqueue(oneStep)
 	w.running(id)
 	w.eventually(func() bool { return w.output(id) != "" }, func() any { return w.output(id) }, "its output")
+	time.Sleep(16 * time.Second) // somebody must have looked for as long
 	w.start(w.executor())
-	time.Sleep(16 * time.Second) // who judges by silence alone must have lived as long
 	silent.pass.Lock()
 	fell := time.Now()
 	owned := func() bool { return query[int64](w, `SELECT epoch FROM executor.runs WHERE id = $1`, id) == 2 }

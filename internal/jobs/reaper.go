@@ -19,11 +19,10 @@ const (
 // behind. One executor at a time does it; for the hosts that only one machine
 // can reach, one on each machine.
 func (l *life) reap(ctx context.Context) {
-	r := &reaper{life: l, honest: time.Now(), unknown: map[string]time.Time{}}
+	r := &reaper{life: l, unknown: map[string]time.Time{}}
 	var hosts, swept time.Time
 	for every(ctx, l.Config.Reap) {
 		if err := r.pass(ctx); err != nil && ctx.Err() == nil {
-			r.honest = time.Now()
 			l.log.Warn().Err(err).Msg("reaper pass failed")
 		}
 		if time.Since(hosts) >= l.Config.ReapHosts {
@@ -39,7 +38,6 @@ func (l *life) reap(ctx context.Context) {
 
 type reaper struct {
 	*life
-	honest  time.Time            // since when no pass of ours failed: who judges others' silence must not have been cut off itself
 	unknown map[string]time.Time // hosts that the ledger does not know → since when
 }
 
@@ -70,9 +68,9 @@ func (r *reaper) pass(ctx context.Context) error {
 	return err
 }
 
-// judge marks dead executors: silent for the lease, while we ourselves were
-// not; or without a session for a while, and silent meanwhile. After a restart
-// of Postgres everybody gets one lease to come back.
+// judge marks dead executors: silent for the lease, while somebody looked all
+// the time; or without a session for a while, and silent meanwhile. When
+// Postgres was away, everybody gets one lease to come back.
 func (r *reaper) judge(ctx context.Context) error {
 	suspects, err := r.Store.Suspects(ctx, r.Config.Lease)
 	if err != nil {
@@ -82,7 +80,7 @@ func (r *reaper) judge(ctx context.Context) error {
 		silent := r.Config.Lease
 		if s.SessionGone >= r.Config.SessionGone && s.ServerAge > r.Config.Lease {
 			silent = r.Config.SessionGone
-		} else if time.Since(r.honest) < r.Config.Lease {
+		} else if s.Watched < r.Config.Lease {
 			continue
 		}
 		if s.BeatAge < silent {

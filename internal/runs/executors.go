@@ -81,6 +81,7 @@ type Suspect struct {
 	BeatAge     time.Duration // since its last beat
 	SessionGone time.Duration // for how long its session has been seen gone; 0: it holds it, never had one, or it was not seen before
 	ServerAge   time.Duration // since Postgres started
+	Watched     time.Duration // for how long passes were made without a gap; 0: there is one now
 }
 
 // Suspects lists the executors that are late with their beat, or whose session
@@ -99,8 +100,9 @@ func (s *Store) Suspects(ctx context.Context, late time.Duration) ([]Suspect, er
 		    UPDATE executor.executors AS e SET session_gone_at = CASE WHEN gone THEN now() END
 		    FROM live WHERE e.id = live.id AND gone <> (live.session_gone_at IS NOT NULL)
 		)
-		SELECT id, now() - beat_at, CASE WHEN gone AND session_gone_at IS NOT NULL THEN now() - session_gone_at ELSE '0' END, now() - pg_postmaster_start_time()
-		FROM live WHERE gone OR beat_at < now() - $1::interval`), late)
+		SELECT id, now() - beat_at, CASE WHEN gone AND session_gone_at IS NOT NULL THEN now() - session_gone_at ELSE '0' END, now() - pg_postmaster_start_time(),
+		       coalesce((SELECT now() - since FROM executor.housekeeping WHERE name = $2 AND done_at > now() - $3::interval), '0')
+		FROM live WHERE gone OR beat_at < now() - $1::interval`), late, Housekeeping, passGap)
 	if err != nil {
 		return nil, err
 	}
@@ -135,11 +137,16 @@ func (s *Store) outage(ctx context.Context, dead, run uuid.UUID) (outage bool, e
 // Housekeeping names what one executor at a time does for all.
 const Housekeeping = "reaper"
 
+// passGap is the longest time between two passes that is no gap: while none was
+// made, nobody may have reached Postgres.
+const passGap = 5 * time.Second
+
 // KeepHouse records that a pass was made.
 func (s *Store) KeepHouse(ctx context.Context) error {
 	_, err := s.pool.Exec(ctx, s.q(`
-		INSERT INTO executor.housekeeping (name, done_at) VALUES ($1, now())
-		ON CONFLICT (name) DO UPDATE SET done_at = now()`), Housekeeping)
+		INSERT INTO executor.housekeeping AS h (name, done_at, since) VALUES ($1, now(), now())
+		ON CONFLICT (name) DO UPDATE SET done_at = now(), since = CASE WHEN h.done_at > now() - $2::interval THEN h.since ELSE now() END`),
+		Housekeeping, passGap)
 	return err
 }
 

@@ -79,3 +79,52 @@ func TestTheLossOfASessionIsShared(t *testing.T) {
 	}
 	t.Error("its second loss was not seen")
 }
+
+// How long it was looked for dead ones is known to whoever looks, and begins
+// anew after a gap.
+func TestPassesWithoutAGap(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	store := runstest.New(t)
+	if err := store.Register(ctx, runs.ExecutorInfo{ID: uuid.New(), Machine: "m"}); err != nil {
+		t.Fatal(err)
+	}
+	watched := func() time.Duration {
+		t.Helper()
+		all, err := store.Suspects(ctx, -time.Hour) // everybody
+		if err != nil || len(all) != 1 {
+			t.Fatal(all, err)
+		}
+		return all[0].Watched
+	}
+	pass := func(last string) {
+		t.Helper()
+		if _, err := store.Pool().Exec(ctx, `UPDATE executor.housekeeping SET since = now() - interval '1 hour', done_at = now() - $1::interval`, last); err != nil {
+			t.Fatal(err)
+		}
+		if err := store.KeepHouse(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := watched(); got != 0 {
+		t.Errorf("before the first pass: %v", got)
+	}
+	pass("0")
+	if got := watched(); got > time.Minute {
+		t.Errorf("after the first: %v", got)
+	}
+	pass("2 s")
+	if got := watched(); got < time.Hour {
+		t.Errorf("without a gap: %v", got)
+	}
+	if _, err := store.Pool().Exec(ctx, `UPDATE executor.housekeeping SET done_at = now() - interval '6 s'`); err != nil {
+		t.Fatal(err)
+	}
+	if got := watched(); got != 0 {
+		t.Errorf("in a gap: %v", got)
+	}
+	pass("6 s")
+	if got := watched(); got > time.Minute {
+		t.Errorf("after a gap: %v", got)
+	}
+}
