@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"executor/internal/faults"
@@ -123,13 +124,22 @@ func (i Isolation) probe(ctx context.Context) error {
 			return err
 		}
 	}
-	argv := append(i.wrapper(d, d.work(), false), "/bin/sh", "-c", "[ $$ = 1 ]")
-	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.Env = []string{"PATH=" + defaultPath}
-	if out, err := cmd.CombinedOutput(); err != nil {
+	if out, err := try(ctx, append(i.wrapper(d, d.work(), false), "/bin/sh", "-c", "[ $$ = 1 ]")); err != nil {
 		return fmt.Errorf("%s does not work here: %w: %s", i.Bwrap, err, bytes.TrimSpace(out))
 	}
 	return nil
+}
+
+// try runs a command that ends at once, or else with ctx. bwrap's inner process
+// waits for its outer one before all else: if that is killed alone, it waits for
+// ever, and holds the output.
+func try(ctx context.Context, argv []string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env = []string{"PATH=" + defaultPath}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second
+	return cmd.CombinedOutput()
 }
 
 // wrapper is the command line that runs the rest of it isolated: in the

@@ -2,11 +2,13 @@ package local_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -182,6 +184,36 @@ func TestWrapperFailsAtFirst(t *testing.T) {
 	for _, err := range []error{execErr, followErr} {
 		if code(err) != "sandbox_lost" || faults.Of(err).Outcome != faults.NotStarted || !strings.Contains(err.Error(), "a mount went away") {
 			t.Errorf("got %v", err)
+		}
+	}
+}
+
+// An executor that is told to leave while it tries bwrap leaves at once, and
+// nothing behind.
+func TestCancelledWhileTryingBwrap(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	for i := range 60 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*250*time.Microsecond)
+		began := time.Now()
+		_, _ = local.New(ctx, config(root, local.Bwrap)) // with some of them it works
+		cancel()
+		if took := time.Since(began); took > 5*time.Second {
+			t.Fatalf("it took %v", took)
+		}
+	}
+	left := func() (left []string) {
+		files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+		for _, file := range files {
+			if line, _ := os.ReadFile(file); bytes.Contains(line, []byte(root)) {
+				left = append(left, file)
+			}
+		}
+		return left
+	}
+	for end := time.Now().Add(5 * time.Second); len(left()) > 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("left: %v", left())
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"os/exec"
 	"path/filepath"
 	"syscall"
 	"time"
@@ -75,10 +74,7 @@ func (l *limiter) probe(ctx context.Context, shell []string) (err error) {
 	if err := errors.Join(group.Make(), sub.Make()); err != nil {
 		return err
 	}
-	argv := append(sub.Wrapper(shell), shell[0], "-c", ":")
-	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.Env = []string{"PATH=" + defaultPath}
-	if out, err := cmd.CombinedOutput(); err != nil {
+	if out, err := try(ctx, append(sub.Wrapper(shell), shell[0], "-c", ":")); err != nil {
 		return fmt.Errorf("run a command in %s: %w: %s", group.Path, err, bytes.TrimSpace(out))
 	}
 	return nil
