@@ -22,7 +22,8 @@
 //	          the rest of the tree is ended and every byte is read
 //	Stop ───► TERM to the tree, a grace, KILL, and a look that nothing is left
 //
-// A process that is gone without exit is faults.SandboxLost, never success. A
+// A process that is gone without exit is faults.SandboxLost, never success. One
+// that failed by itself on a full disk is faults.SandboxDiskFull. A
 // run directory with neither a live supervisor nor pid is a lost launch whose
 // outcome is unknown.
 package sandbox

@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"executor/internal/faults"
 )
 
 // superviseScript supervises a detached process. Any POSIX sh runs it.
@@ -68,6 +70,31 @@ type End struct {
 	// Alone: the inner shell was the init of a PID namespace, so that nothing
 	// of the tree is left.
 	Alone bool
+	// Full: there was no room on the disk of the run directory when the command
+	// had ended.
+	Full bool
+}
+
+// lowDisk is how much room is none: who has no room writes less than it wants,
+// and tidies up.
+const lowDisk = 1 << 20
+
+// NoRoom reports whether a disk is full, by its free blocks, their size, its free
+// inodes and all of them: some file systems count none.
+func NoRoom(blocks, size, inodes, all float64) bool {
+	return blocks*size < lowDisk || all > 0 && inodes < 1
+}
+
+// DiskFull is the fault of a step that failed by itself on a disk that it found
+// full, or filled; else nil. It alone knows why it failed, though the disk is why
+// it may not fail elsewhere. One that succeeded has its success.
+func (e End) DiskFull() error {
+	if !e.Full || e.Success() || e.Signal != "" {
+		return nil
+	}
+	return faults.New(faults.SandboxDiskFull, "follow process",
+		fmt.Errorf("it exited with %d, and its disk is full", e.Code)).
+		With(func(f *faults.Fault) { f.Outcome = faults.Done })
 }
 
 var (
@@ -82,6 +109,7 @@ var (
 //	begun                    by the inner shell
 //	ended: <status> <pid>    by the inner shell
 //	supervised: <status>     of the wrapper
+//	room: <blocks> <size> <inodes> <all>
 //
 // Any other text is the wrapper's before begun, and after it a notice of the
 // inner shell that the command died of a signal; only that there is one counts.
@@ -89,7 +117,8 @@ var (
 // for these signals.
 func ParseEnd(content []byte) (End, error) {
 	var inner, wrapper, pid int
-	var begun, ended, noticed bool
+	var begun, ended, noticed, full bool
+	var blocks, size, inodes, all float64
 	var said []string
 	for line := range strings.Lines(string(content)) {
 		line = strings.TrimSpace(line)
@@ -100,6 +129,8 @@ func ParseEnd(content []byte) (End, error) {
 		case scan(line, "ended: %d %d", &inner, &pid):
 			ended = true
 		case scan(line, "supervised: %d", &wrapper):
+		case scan(line, "room: %g %g %g %g", &blocks, &size, &inodes, &all):
+			full = NoRoom(blocks, size, inodes, all)
 		case begun:
 			noticed = true
 		default:
@@ -115,7 +146,7 @@ func ParseEnd(content []byte) (End, error) {
 	default:
 		return End{}, fmt.Errorf("%w: its wrapper exited with %d: %s", ErrNotBegun, wrapper, strings.Join(said, "; "))
 	}
-	end := End{Exit: Exit{Code: inner}, Alone: pid == 1}
+	end := End{Exit: Exit{Code: inner}, Alone: pid == 1, Full: full}
 	switch sig := syscall.Signal(inner - 128); {
 	case noticed, sig == syscall.SIGINT, sig == syscall.SIGPIPE:
 		end.Signal = signalName(int(sig))

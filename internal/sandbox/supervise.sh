@@ -37,8 +37,14 @@ supervise)
 	# A wrapper may fail before the command began: bubblewrap does when one of
 	# the machine's mounts goes away under it. Then nothing was run yet.
 	begun() {
-		while read -r line; do [ "$line" != begun ] || return 0; done <"$run/status"
-		return 1
+		begun=1 ended=0
+		while read -r word status rest; do
+			case $word in
+			begun) begun=0 ;;
+			ended:) ended=$status ;;
+			esac
+		done <"$run/status"
+		return $begun
 	}
 	for try in 1 2 3; do
 		"$@" <"$run/stdin" >>"$run/stdout" 3>>"$run/stderr" 2>>"$run/status"
@@ -46,6 +52,10 @@ supervise)
 		if begun || [ $code -gt 128 ]; then break; fi
 	done
 	echo "supervised: $code" >>"$run/status"
+	# What failed by itself may have done so for want of room.
+	if [ $ended -gt 0 ] && [ $ended -le 128 ]; then
+		PATH=$path stat -f -c 'room: %a %S %d %c' "$run" >>"$run/status" 2>/dev/null
+	fi
 	PATH=$path mv "$run/status" "$run/exit"
 	;;
 

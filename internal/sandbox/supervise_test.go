@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"executor/internal/faults"
 	"executor/internal/sandbox"
 )
 
@@ -111,6 +112,11 @@ func TestParseEnd(t *testing.T) {
 		"a warning\nbegun\nended: 137 7\nsupervised: 0\n":          {sandbox.End{Exit: sandbox.Exit{Code: 137}}, nil},
 		"failed\nbegun\nReal-time\nended: 162 7\nsupervised: 0\n":  {sandbox.End{Exit: sandbox.Exit{Code: 162, Signal: "SIG34"}}, nil},
 		"begun\na notice of something else\nended: 255 7\n":        {sandbox.End{Exit: sandbox.Exit{Code: 255}}, nil},
+		"begun\nended: 3 7\nsupervised: 3\nroom: 1000 4096 9 9\n":  {sandbox.End{Exit: sandbox.Exit{Code: 3}}, nil},
+		"begun\nended: 3 7\nsupervised: 3\nroom: 10 4096 9 9\n":    {sandbox.End{Exit: sandbox.Exit{Code: 3}, Full: true}, nil},
+		"begun\nended: 3 7\nsupervised: 3\nroom: 1000 4096 0 9\n":  {sandbox.End{Exit: sandbox.Exit{Code: 3}, Full: true}, nil},
+		"begun\nended: 3 7\nsupervised: 3\nroom: 1000 4096 0 0\n":  {sandbox.End{Exit: sandbox.Exit{Code: 3}}, nil}, // btrfs
+		"begun\nended: 3 7\nsupervised: 3\nroom: \nroom: many\n":   {sandbox.End{Exit: sandbox.Exit{Code: 3}}, nil},
 		"begun\nsupervised: 137\n":                                 {sandbox.End{Exit: sandbox.Exit{Code: 137, Signal: "SIGKILL"}}, nil},
 		"begun\nsupervised: 1\n":                                   {sandbox.End{}, sandbox.ErrNoEnd},
 		"cannot mount\nsupervised: 1\n":                            {sandbox.End{}, sandbox.ErrNotBegun},
@@ -119,6 +125,26 @@ func TestParseEnd(t *testing.T) {
 	} {
 		if end, err := sandbox.ParseEnd([]byte(content)); end != want.end || !errors.Is(err, want.err) {
 			t.Errorf("%q: %+v, %v, want %+v", content, end, err, want)
+		}
+	}
+}
+
+// A full disk is why a step fails, if nothing else is known to be.
+func TestDiskFull(t *testing.T) {
+	t.Parallel()
+	for end, full := range map[sandbox.End]bool{
+		{Exit: sandbox.Exit{Code: 3}, Full: true}:                      true,
+		{Exit: sandbox.Exit{Code: 137}, Full: true}:                    true,
+		{Exit: sandbox.Exit{Code: 3}}:                                  false,
+		{Full: true}:                                                   false,
+		{Exit: sandbox.Exit{Code: 137, Signal: "SIGKILL"}, Full: true}: false,
+	} {
+		err := end.DiskFull()
+		if errors.Is(err, faults.SandboxDiskFull) != full || !full && err != nil {
+			t.Errorf("%+v: %v", end, err)
+		}
+		if full && faults.Of(err).Outcome != faults.Done {
+			t.Errorf("%+v: outcome %q", end, faults.Of(err).Outcome)
 		}
 	}
 }

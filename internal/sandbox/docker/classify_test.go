@@ -44,6 +44,9 @@ func TestClassify(t *testing.T) {
 		errdefs.ErrUnknown:            {faults.SandboxResponse, faults.Unknown},
 		errdefs.ErrDataLoss:           {faults.SandboxResponse, faults.Unknown},
 		errdefs.ErrAborted:            {faults.SandboxResponse, faults.Unknown},
+		errdefs.ErrAlreadyExists:      {faults.SandboxResponse, faults.Unknown},
+		errdefs.ErrOutOfRange:         {faults.SandboxResponse, faults.Unknown},
+		errdefs.ErrNotModified:        {faults.SandboxResponse, faults.Unknown},
 
 		io.EOF:              {faults.SandboxUnavailable, faults.Unknown},
 		io.ErrUnexpectedEOF: {faults.SandboxUnavailable, faults.Unknown},
@@ -175,7 +178,7 @@ func FuzzResponses(f *testing.F) {
 	}
 	f.Cleanup(func() { p.Close() })
 	f.Fuzz(func(t *testing.T, s int, k string, b []byte) {
-		if s < 200 || s > 599 {
+		if s < 200 || s > 599 || len(b) > 64<<10 {
 			t.Skip()
 		}
 		status, kind, body = s, k, b

@@ -32,7 +32,6 @@ import (
 	"context"
 	"errors"
 	"regexp"
-	"sync"
 	"time"
 
 	"github.com/moby/moby/client"
@@ -99,7 +98,7 @@ type Provider struct {
 
 	progressEvery time.Duration // of a pull
 
-	mu    sync.Mutex
+	turn  chan struct{} // held by who negotiates
 	ready bool
 }
 
@@ -137,7 +136,7 @@ func New(cfg Config) (*Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Provider{cfg: cfg, client: c, log: cfg.Log, progressEvery: progressEvery}, nil
+	return &Provider{cfg: cfg, client: c, log: cfg.Log, progressEvery: progressEvery, turn: make(chan struct{}, 1)}, nil
 }
 
 // Name implements sandbox.Provider.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -75,6 +76,37 @@ func TestVersions(t *testing.T) {
 		if f == nil || f.Kind != faults.SandboxUnsupported || f.Outcome != faults.NotStarted || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), minAPI) {
 			t.Errorf("%s: %v, want sandbox_unsupported with both versions", name, err)
 		}
+	}
+}
+
+// Whoever waits for a daemon that does not answer keeps nobody who has less time.
+func TestNobodyWaitsForAnother(t *testing.T) {
+	t.Parallel()
+	asked, answer := make(chan bool, 9), make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		asked <- true
+		select {
+		case <-answer:
+		case <-r.Context().Done():
+		}
+	}))
+	defer server.Close()
+	defer close(answer)
+	p := open(t, func(c *Config) { c.Host = strings.Replace(server.URL, "http", "tcp", 1) })
+	patient, leave := context.WithTimeout(t.Context(), 30*time.Second)
+	gone := make(chan error)
+	go func() { _, err := p.Get(patient, someID); gone <- err }()
+	<-asked
+	enough := errors.New("enough")
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 100*time.Millisecond, enough)
+	defer cancel()
+	began := time.Now()
+	if err := p.Delete(ctx, someID); !errors.Is(err, enough) || time.Since(began) > 10*time.Second {
+		t.Errorf("%v after %s", err, time.Since(began))
+	}
+	leave()
+	if err := <-gone; err == nil {
+		t.Error("it was answered")
 	}
 }
 

@@ -6,77 +6,27 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
-	"net"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"executor/internal/faults"
 	"executor/internal/sandbox"
+	"executor/internal/sandbox/sandboxtest"
 )
 
-// proxy stands before the daemon, and cuts what goes through it.
-type proxy struct {
-	listener net.Listener
-	mu       sync.Mutex
-	conns    map[net.Conn]bool
-}
-
-func newProxy(t *testing.T) *proxy {
+// newProxy is a line to the daemon.
+func newProxy(t *testing.T) *sandboxtest.Proxy {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &proxy{listener: l, conns: map[net.Conn]bool{}}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			in, err := l.Accept()
-			if err != nil {
-				return
-			}
-			network, address, _ := strings.Cut(daemonHost(), "://")
-			out, err := net.Dial(network, address)
-			if err != nil {
-				in.Close()
-				continue
-			}
-			p.mu.Lock()
-			p.conns[in], p.conns[out] = true, true
-			p.mu.Unlock()
-			wg.Go(func() { _, _ = io.Copy(out, in); closeWrite(out) })
-			wg.Go(func() { _, _ = io.Copy(in, out); in.Close(); out.Close() })
-		}
-	})
-	t.Cleanup(func() { l.Close(); p.cut(); wg.Wait() })
-	return p
-}
-
-func closeWrite(c net.Conn) {
-	if w, ok := c.(interface{ CloseWrite() error }); ok {
-		_ = w.CloseWrite()
-	}
-}
-
-func (p *proxy) cut() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for c := range p.conns {
-		if tcp, ok := c.(*net.TCPConn); ok {
-			_ = tcp.SetLinger(0) // a reset, as a broken path gives
-		}
-		c.Close()
-		delete(p.conns, c)
-	}
+	network, address, _ := strings.Cut(daemonHost(), "://")
+	return sandboxtest.NewProxy(t, network, address)
 }
 
 // 100 MB of everything, over connections that break, are these 100 MB.
 func TestFollowIsWhole(t *testing.T) {
 	t.Parallel()
 	between := newProxy(t)
-	p := open(t, func(c *Config) { c.Host = "tcp://" + between.listener.Addr().String() })
+	p := open(t, func(c *Config) { c.Host = "tcp://" + between.Address })
 	_, conn := create(t, p)
 	const size = 100 << 20
 	launch := sandbox.Launch{RunID: "run", Step: "step", N: 1}
@@ -99,7 +49,7 @@ func TestFollowIsWhole(t *testing.T) {
 		sum.Write(data)
 		if got += int64(len(data)); got > size/4 && cuts == 0 || got > size/2 && cuts == 1 {
 			cuts++
-			between.cut()
+			between.Cut()
 		}
 		return nil
 	})
@@ -134,7 +84,7 @@ func TestFollowIsWhole(t *testing.T) {
 func TestCutWhileStarting(t *testing.T) {
 	t.Parallel()
 	between := newProxy(t)
-	p := open(t, func(c *Config) { c.Host = "tcp://" + between.listener.Addr().String() })
+	p := open(t, func(c *Config) { c.Host = "tcp://" + between.Address })
 	host, _ := create(t, open(t))
 	c := &container{provider: p, id: host.ID, patience: time.Second}
 	_, err := c.Run(t.Context(), []string{"/none"}, sandbox.Stdio{})
@@ -149,7 +99,7 @@ func TestCutWhileStarting(t *testing.T) {
 	}
 	whole, cuts := time.Since(began)/5, 0
 	for range 50 {
-		cut := time.AfterFunc(rand.N(whole), between.cut)
+		cut := time.AfterFunc(rand.N(whole), between.Cut)
 		open, tell := io.Pipe()
 		status, err := c.Run(t.Context(), []string{"true"}, sandbox.Stdio{In: open})
 		tell.Close()

@@ -26,6 +26,9 @@ func TestConformanceConfined(t *testing.T) {
 				cfg.Memory, cfg.PIDs, cfg.CPUs = 512<<20, 500, 1.5
 			})
 		},
+		Processes: inContainer,
+		Left:      func(t *testing.T) []string { return labelled(t, "test-confined") },
+		Light:     true,
 	})
 }
 
@@ -161,7 +164,7 @@ func TestDiskFull(t *testing.T) {
 	if exit, out := sh(t, conn, "ls -A; mkdir go; echo $?"); !exit.Success() || !strings.HasSuffix(out, "\n0\n") {
 		t.Errorf("exec: %+v, %q", exit, out)
 	}
-	if exit, err := conn.Follow(t.Context(), running, sandbox.Offsets{}, discard); err != nil || exit.Code != 7 {
+	if exit, err := conn.Follow(t.Context(), running, sandbox.Offsets{}, discard); !errors.Is(err, faults.SandboxDiskFull) || exit.Code != 7 {
 		t.Errorf("the end on a full disk: %+v, %v", exit, err)
 	}
 }

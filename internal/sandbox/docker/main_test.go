@@ -17,12 +17,14 @@ import (
 	"go.uber.org/goleak"
 
 	"executor/internal/sandbox"
+	"executor/internal/sandbox/sandboxtest"
 )
 
 const testImage = "executor-test:busybox"
 
 // The tests need a daemon, and fail without one. .ci/dockerd starts one.
 func TestMain(m *testing.M) {
+	sandboxtest.Executor(other)
 	if err := buildImage(daemonHost()); err != nil {
 		fmt.Fprintf(os.Stderr, "no Docker to test with (%v): %v\n.ci/dockerd starts one\n", daemonHost(), err)
 		os.Exit(1)

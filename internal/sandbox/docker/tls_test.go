@@ -120,7 +120,7 @@ func TestOverTLS(t *testing.T) {
 		"another authority":            {faults.SandboxDenied, []func(*Config){d.over, a.files("client"), func(c *Config) { c.CAFile = other.dir + "/ca.pem" }}},
 		"the machine's authorities":    {faults.SandboxDenied, []func(*Config){d.over, a.files("client"), func(c *Config) { c.CAFile = "" }}},
 		"no TLS":                       {faults.SandboxInvalid, []func(*Config){d.over}},
-		"TLS, and the daemon has none": {faults.SandboxInvalid, []func(*Config){a.files("client"), func(c *Config) { c.Host = "tcp://" + newProxy(t).listener.Addr().String() }}},
+		"TLS, and the daemon has none": {faults.SandboxInvalid, []func(*Config){a.files("client"), func(c *Config) { c.Host = "tcp://" + newProxy(t).Address }}},
 	})
 	for name, change := range map[string]func(*x509.Certificate){"expired": expired, "foreign": foreign} {
 		a.make(name, change)

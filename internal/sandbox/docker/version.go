@@ -19,8 +19,12 @@ const minAPI = "1.41"
 // each request fail in its own way.
 func (p *Provider) negotiate(ctx context.Context) error {
 	const op = "agree on an API version with the daemon"
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	select {
+	case p.turn <- struct{}{}:
+		defer func() { <-p.turn }()
+	case <-ctx.Done(): // whoever negotiates may have more time than we
+		return context.Cause(ctx)
+	}
 	if p.ready {
 		return nil
 	}

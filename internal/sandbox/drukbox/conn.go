@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"io/fs"
-	"sync"
 
 	"executor/internal/sandbox"
 	"executor/internal/sandbox/remote"
@@ -23,7 +22,7 @@ func (p *Provider) Dial(ctx context.Context, host sandbox.Host) (sandbox.Conn, e
 		h.quit()
 		return nil, err
 	}
-	return &conn{host: h, Conn: remote.New(h, remote.Config{
+	return &conn{host: h, turn: make(chan struct{}, 1), Conn: remote.New(h, remote.Config{
 		Base: base, Home: p.cfg.Home, Patience: p.cfg.Timeouts.Reconnect, Retry: p.cfg.Timeouts.FirstWait,
 		OutputCeiling: p.cfg.OutputCeiling,
 	})}, nil
@@ -35,16 +34,22 @@ type conn struct {
 	*remote.Conn
 	host *remoteHost
 
-	preparing sync.Mutex
-	prepared  bool
+	turn     chan struct{} // held by who prepares
+	prepared bool
 }
 
 var _ sandbox.Conn = (*conn)(nil)
 
 // Prepare implements sandbox.Conn.
 func (c *conn) Prepare(ctx context.Context) error {
-	c.preparing.Lock()
-	defer c.preparing.Unlock()
+	select {
+	case c.turn <- struct{}{}:
+		defer func() { <-c.turn }()
+	case <-ctx.Done(): // whoever prepares may have more time than we
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	if c.prepared {
 		return nil
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"executor/internal/sandbox"
 	"executor/internal/sandbox/drukbox"
 	"executor/internal/sandbox/drukbox/drukboxtest"
+	"executor/internal/sandbox/sandboxtest"
 )
 
 var launch = sandbox.Launch{RunID: "run", Step: "step", N: 1}
@@ -353,6 +355,43 @@ func TestHostsThatCannotBeDialled(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Whoever waits for a frozen host to be prepared keeps nobody who has less time.
+func TestNobodyWaitsForAnother(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, drukboxtest.Options{})
+	p := w.open(t, nil)
+	host := w.create(p)
+	line := sandboxtest.NewProxy(t, "tcp", w.server.Address(t, host.ID))
+	_, port, _ := net.SplitHostPort(line.Address)
+	moved, _ := strconv.Atoi(port)
+	w.server.Move(t, host.ID, moved)
+	conn, err := p.Dial(soon(t), host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	thaw := line.Freeze()
+	defer thaw()
+	patient, leave := context.WithTimeout(t.Context(), patience)
+	gone, began := make(chan bool), make(chan bool)
+	go func() {
+		close(began)
+		_, _ = conn.Exec(patient, shell("true"), sandbox.Stdio{})
+		close(gone)
+	}()
+	<-began
+	time.Sleep(50 * time.Millisecond) // to be the first
+	enough := errors.New("enough")
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 100*time.Millisecond, enough)
+	defer cancel()
+	at := time.Now()
+	if err := conn.Upload(ctx, "file", 0o600, strings.NewReader("x")); !errors.Is(err, enough) || time.Since(at) > patience/2 {
+		t.Errorf("%v after %s", err, time.Since(at))
+	}
+	leave()
+	<-gone
 }
 
 // The host goes between our look and our dial.

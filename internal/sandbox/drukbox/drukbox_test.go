@@ -3,6 +3,7 @@ package drukbox_test
 import (
 	"context"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,6 +19,10 @@ import (
 // Toxiproxy leaves goroutines of its own behind where a connection is cut under
 // its toxics.
 func TestMain(m *testing.M) {
+	sandboxtest.Executor(func(world string) (sandbox.Provider, error) {
+		url, keys, _ := strings.Cut(world, " ")
+		return drukbox.New(drukbox.Config{URL: url, KeyDir: keys, Token: drukboxtest.Token, Machine: "here"})
+	})
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*ToxicStub).Run"))
 }
 
@@ -28,13 +33,41 @@ func TestSuite(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, drukboxtest.Options{Gateway: true, Pool: 1})
 	sandboxtest.Suite(t, sandboxtest.Subject{
-		Open: func(t *testing.T) sandbox.Provider { return w.open(t, nil) },
+		Open:  func(t *testing.T) sandbox.Provider { return w.open(t, nil) },
+		World: w.server.URL + " " + w.keys,
+		Lined: func(t *testing.T) (sandbox.Provider, sandboxtest.Line) {
+			w := newWorld(t, drukboxtest.Options{Proxied: true})
+			return inWorld{w.open(t, nil), w}, line{w.server}
+		},
+		SmallDisk: func(t *testing.T) sandbox.Provider {
+			w := newWorld(t, drukboxtest.Options{Disk: 4 << 20})
+			return inWorld{w.open(t, nil), w}
+		},
+		Processes: func(t *testing.T, p sandbox.Provider, host sandbox.Host) int {
+			if other, ok := p.(inWorld); ok {
+				return other.server.Processes(t, host.ID)
+			}
+			return w.server.Processes(t, host.ID)
+		},
+		Left: func(*testing.T) []string { return w.left() },
 		Ceiling: func(t *testing.T, bytes int64) sandbox.Provider {
 			return w.open(t, func(c *drukbox.Config) { c.OutputCeiling = bytes })
 		},
 		GivesBack: true,
 	})
 }
+
+// inWorld is a provider of a world that is not the suite's.
+type inWorld struct {
+	*drukbox.Provider
+	*world
+}
+
+// line is the way to a world.
+type line struct{ *drukboxtest.Server }
+
+func (l line) Cut()                  { l.CutAll() }
+func (l line) Freeze() (thaw func()) { return l.FreezeAll() }
 
 // world is a control plane and one machine's directory for keys.
 type world struct {
@@ -84,4 +117,23 @@ func (w *world) noKeys() {
 	if err != nil || len(left) > 0 {
 		w.Errorf("left in the directory for keys: %v, %v", left, err)
 	}
+}
+
+// left is what there is still: hosts that were given out, and what we keep for
+// them.
+func (w *world) left() (left []string) {
+	w.server.Janitor()
+	for _, row := range w.server.Rows() {
+		if !row.Pooled {
+			left = append(left, "host "+row.ID+", "+row.Status)
+		}
+	}
+	keys, err := os.ReadDir(w.keys)
+	if err != nil {
+		w.Error(err)
+	}
+	for _, k := range keys {
+		left = append(left, k.Name())
+	}
+	return left
 }

@@ -85,6 +85,11 @@ func TestAnswers(t *testing.T) {
 		{"delete", 503, jsonType, detail("HOST_TEARDOWN"), faults.SandboxUnavailable, unknown},
 		{"create get delete list", 500, "text/plain", `Internal Server Error`, faults.SandboxResponse, unknown},
 		{"create get delete list", 501, jsonType, detail("HTTP_PROXY_UNSUPPORTED"), faults.SandboxUnsupported, notStarted},
+		{"create get delete list", 402, jsonType, `{"detail":"d"}`, faults.SandboxQuota, notStarted},
+		{"create get delete list", 407, "text/html", `<html>`, faults.SandboxDenied, notStarted},
+		{"create get delete list", 408, "text/html", `<html>`, faults.SandboxTimeout, unknown},
+		{"create", 413, "text/html", `<html>`, faults.SandboxInvalid, notStarted},
+		{"create get delete list", 507, jsonType, `{"detail":"d"}`, faults.SandboxCapacity, unknown},
 		{"create get delete list", 429, "text/html", ``, faults.SandboxThrottled, notStarted},
 		{"create get delete list", 302, "text/html", ``, faults.SandboxResponse, unknown},
 		{"create get delete list", 418, jsonType, `[]`, faults.SandboxResponse, unknown},
@@ -284,7 +289,7 @@ func FuzzAnswers(f *testing.F) {
 		f.Add(404, []byte(body))
 	}
 	f.Fuzz(func(t *testing.T, status int, body []byte) {
-		if status < 200 || status > 999 || status == 204 || status == 304 {
+		if status < 200 || status > 999 || status == 204 || status == 304 || len(body) > 64<<10 {
 			t.Skip()
 		}
 		now.Store(&answer{status, body})

@@ -11,10 +11,8 @@ import (
 // byErrno is what a system call's error means for a host.
 //
 // ENOSPC is the host's disk being full where it was our own call that met it:
-// an upload, or a run directory. A command that fails while the disk is full
-// stays a command that failed: whether that was the reason is known to nobody
-// but the command, and the disk may be full of somebody else's files. The end
-// of a process is recorded on a full disk; see sandbox.Reserve.
+// an upload, or a run directory. Of a step that fails on a full disk its
+// supervisor knows that it was; see sandbox.End.
 var byErrno = map[syscall.Errno]*faults.Kind{
 	syscall.EAGAIN: faults.SandboxCapacity, // no more processes
 	syscall.ENOMEM: faults.SandboxCapacity,

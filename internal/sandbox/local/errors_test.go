@@ -2,6 +2,7 @@ package local_test
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -17,33 +18,40 @@ import (
 
 func TestFaultsByErrno(t *testing.T) {
 	t.Parallel()
+	tested := map[syscall.Errno]bool{}
 	for _, test := range []struct {
-		errno       syscall.Errno
-		file, start *faults.Kind
+		errno              syscall.Errno
+		file, start, group *faults.Kind
 	}{
-		{syscall.ENOENT, faults.SandboxNotFound, faults.SandboxInvalid},
-		{syscall.EACCES, faults.SandboxDenied, faults.SandboxInvalid},
-		{syscall.ENOEXEC, nil, faults.SandboxInvalid},
-		{syscall.E2BIG, faults.SandboxInvalid, faults.SandboxInvalid},
-		{syscall.EAGAIN, faults.SandboxCapacity, faults.SandboxCapacity},
-		{syscall.ENOMEM, faults.SandboxCapacity, faults.SandboxCapacity},
-		{syscall.EMFILE, faults.SandboxCapacity, faults.SandboxCapacity},
-		{syscall.ENFILE, faults.SandboxCapacity, faults.SandboxCapacity},
-		{syscall.ENOSPC, faults.SandboxDiskFull, faults.SandboxDiskFull},
-		{syscall.EDQUOT, faults.SandboxDiskFull, faults.SandboxDiskFull},
-		{syscall.EROFS, faults.SandboxDenied, faults.SandboxDenied},
-		{syscall.EPERM, faults.SandboxDenied, faults.SandboxDenied},
-		{syscall.ENOTDIR, faults.SandboxInvalid, faults.SandboxInvalid},
-		{syscall.EISDIR, faults.SandboxInvalid, faults.SandboxInvalid},
-		{syscall.ELOOP, faults.SandboxInvalid, faults.SandboxInvalid},
-		{syscall.ENAMETOOLONG, faults.SandboxInvalid, faults.SandboxInvalid},
-		{syscall.EIO, nil, nil}, // nobody foresaw it
+		{syscall.ENOENT, faults.SandboxNotFound, faults.SandboxInvalid, faults.SandboxUnsupported},
+		{syscall.EACCES, faults.SandboxDenied, faults.SandboxInvalid, faults.SandboxUnsupported},
+		{syscall.ENOEXEC, nil, faults.SandboxInvalid, nil},
+		{syscall.E2BIG, faults.SandboxInvalid, faults.SandboxInvalid, nil},
+		{syscall.EAGAIN, faults.SandboxCapacity, faults.SandboxCapacity, faults.SandboxCapacity},
+		{syscall.ENOMEM, faults.SandboxCapacity, faults.SandboxCapacity, faults.SandboxCapacity},
+		{syscall.EMFILE, faults.SandboxCapacity, faults.SandboxCapacity, nil},
+		{syscall.ENFILE, faults.SandboxCapacity, faults.SandboxCapacity, nil},
+		{syscall.ENOSPC, faults.SandboxDiskFull, faults.SandboxDiskFull, faults.SandboxCapacity},
+		{syscall.EDQUOT, faults.SandboxDiskFull, faults.SandboxDiskFull, nil},
+		{syscall.EROFS, faults.SandboxDenied, faults.SandboxDenied, faults.SandboxUnsupported},
+		{syscall.EPERM, faults.SandboxDenied, faults.SandboxDenied, faults.SandboxUnsupported},
+		{syscall.ENOTDIR, faults.SandboxInvalid, faults.SandboxInvalid, nil},
+		{syscall.EISDIR, faults.SandboxInvalid, faults.SandboxInvalid, nil},
+		{syscall.ELOOP, faults.SandboxInvalid, faults.SandboxInvalid, nil},
+		{syscall.ENAMETOOLONG, faults.SandboxInvalid, faults.SandboxInvalid, nil},
+		{syscall.EINVAL, faults.SandboxInvalid, faults.SandboxInvalid, faults.SandboxUnsupported},
+		{syscall.EEXIST, faults.SandboxInvalid, faults.SandboxInvalid, nil},
+		{syscall.ENOTEMPTY, faults.SandboxInvalid, faults.SandboxInvalid, nil},
+		{syscall.EBUSY, nil, nil, faults.SandboxUnsupported},
+		{syscall.EOPNOTSUPP, nil, nil, faults.SandboxUnsupported},
+		{syscall.EIO, nil, nil, nil}, // nobody foresaw it
 	} {
+		tested[test.errno] = true
 		cause := &fs.PathError{Op: "open", Path: "x", Err: test.errno}
 		for _, got := range []struct {
 			err  error
 			want *faults.Kind
-		}{{local.Fault("op", cause), test.file}, {local.ExecFault("op", cause), test.start}} {
+		}{{local.Fault("op", cause), test.file}, {local.ExecFault("op", cause), test.start}, {local.GroupFault("op", cause), test.group}} {
 			if !errors.Is(got.err, test.errno) {
 				t.Errorf("%v: the cause is lost in %v", test.errno, got.err)
 			}
@@ -52,6 +60,49 @@ func TestFaultsByErrno(t *testing.T) {
 			}
 		}
 	}
+	for _, table := range []map[syscall.Errno]*faults.Kind{local.ByErrno, local.ByErrnoOfExec, local.ByErrnoOfGroup} {
+		for errno := range table {
+			if !tested[errno] {
+				t.Errorf("%v has a row, and no test", errno)
+			}
+		}
+	}
+}
+
+// Whatever a call says, in whatever it is wrapped: it is the host's fault or
+// nobody's, and never lost.
+func FuzzErrno(f *testing.F) {
+	for errno := range local.ByErrno {
+		f.Add(uint16(errno), uint8(errno), "open", "x")
+	}
+	f.Fuzz(func(t *testing.T, n uint16, wrap uint8, op, path string) {
+		errno := syscall.Errno(n)
+		cause := error(errno)
+		for _, bit := range []uint8{1, 2, 4, 8} {
+			if wrap&bit == 0 {
+				continue
+			}
+			switch bit {
+			case 1:
+				cause = &fs.PathError{Op: op, Path: path, Err: cause}
+			case 2:
+				cause = &os.LinkError{Op: op, Old: path, New: path, Err: cause}
+			case 4:
+				cause = os.NewSyscallError(op, cause)
+			case 8:
+				cause = fmt.Errorf("%s: %w", path, errors.Join(errors.New(op), cause))
+			}
+		}
+		for _, classify := range []func(string, error) error{local.Fault, local.ExecFault, local.GroupFault} {
+			got := classify(op, cause)
+			if !errors.Is(got, errno) || faults.Of(got).Kind == nil {
+				t.Errorf("%v became %v", cause, got)
+			}
+			if faults.Classified(got) && (!errors.Is(got, faults.Sandbox) || classify(op, got) != got) {
+				t.Errorf("%v became %v", cause, got)
+			}
+		}
+	})
 }
 
 func TestFaultsOfRealErrors(t *testing.T) {

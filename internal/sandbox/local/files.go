@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"executor/internal/faults"
+	"executor/internal/sandbox"
 )
 
 // files opens the working directory. Nothing that is done through it leaves it.
@@ -47,7 +48,7 @@ func (c *conn) Upload(ctx context.Context, name string, mode fs.FileMode, conten
 	}
 	defer root.Remove(temporary) // nothing is there once it was renamed
 	defer file.Close()
-	source := &source{ctx: ctx, from: content}
+	source := &source{from: sandbox.Until(ctx, content)}
 	if _, err := io.Copy(file, source); err != nil {
 		if source.err != nil { // the caller's, and no fault of the host
 			return source.err
@@ -93,8 +94,23 @@ func (c *conn) Download(ctx context.Context, name string) (io.ReadCloser, error)
 		file.Close()
 		return nil, c.fileFault(op, err)
 	}
-	return file, nil
+	return &download{ctx, file}, nil
 }
+
+// download is an open file that is read no further when its context is done.
+type download struct {
+	ctx  context.Context
+	file *os.File
+}
+
+func (d *download) Read(p []byte) (int, error) {
+	if d.ctx.Err() != nil {
+		return 0, context.Cause(d.ctx)
+	}
+	return d.file.Read(p)
+}
+
+func (d *download) Close() error { return d.file.Close() }
 
 // fileFault classifies an error of a file operation. One of os.Root that no
 // system call made is its refusal to leave the directory.
@@ -108,18 +124,13 @@ func (c *conn) fileFault(op string, err error) error {
 	return c.orGone(fault(op, err))
 }
 
-// source remembers that reading failed, and stops when ctx is done.
+// source remembers that reading failed, or that its context ended it.
 type source struct {
-	ctx  context.Context
 	from io.Reader
 	err  error
 }
 
 func (s *source) Read(p []byte) (int, error) {
-	if s.ctx.Err() != nil {
-		s.err = context.Cause(s.ctx)
-		return 0, s.err
-	}
 	n, err := s.from.Read(p)
 	if err != nil && err != io.EOF {
 		s.err = err

@@ -168,6 +168,9 @@ func (f *follower) ended(ctx context.Context) (sandbox.Exit, bool, error) {
 	if oom := outOfMemory("follow process", end.Exit, f.tree.group); oom != nil {
 		return sandbox.Exit{}, false, oom
 	}
+	if full := end.DiskFull(); full != nil {
+		return sandbox.Exit{}, false, full
+	}
 	return end.Exit, true, nil
 }
 

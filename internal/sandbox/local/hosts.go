@@ -188,6 +188,9 @@ func (p *Provider) List(ctx context.Context) ([]sandbox.Host, error) {
 // before it is found.
 func (p *Provider) Delete(ctx context.Context, id string) error {
 	const op = "delete host"
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	if !idRE.MatchString(id) {
 		return nil
 	}
@@ -202,7 +205,7 @@ func (p *Provider) Delete(ctx context.Context, id string) error {
 				return classify(op, err, byErrnoOfGroup)
 			}
 		}
-		return fault(op, remove(deleted))
+		return fault(op, removeUntil(ctx, deleted))
 	}
 	if _, err := os.Lstat(deleted); err == nil { // a deletion that stopped half-way
 		if err := finish(); err != nil {
@@ -243,6 +246,19 @@ func readMade(dir string) (made, error) {
 		return m, err
 	}
 	return m, json.Unmarshal(content, &m)
+}
+
+// removeUntil is remove until ctx is done. What is left is removed all the same:
+// a tree of many files takes longer than anybody should have to wait.
+func removeUntil(ctx context.Context, dir string) error {
+	removed := make(chan error, 1)
+	go func() { removed <- remove(dir) }()
+	select {
+	case err := <-removed:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // remove removes a directory and all below it, read-only directories included.

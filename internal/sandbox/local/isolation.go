@@ -58,7 +58,8 @@ func open(mode Mode, limits Limits) []string {
 	case mode == Bwrap:
 	case limits == (Limits{}):
 		phrases = append(slices.Clone(openInPlain),
-			"a process that clears its environment and outlives its parent may not be found when its step ends")
+			"a process that clears its environment and outlives its parent may not be found when its step ends",
+			"nor may one that forks and ends, without a pause, for ever")
 	default:
 		phrases = append(slices.Clone(openInPlain),
 			"a process may leave its limits, and its step's end behind, where the executor's user can write to other cgroups")

@@ -29,25 +29,31 @@ var limits = local.Limits{MemoryBytes: 64 << 20, CPUs: 0.25, PIDs: 40}
 // Where a machine has no cgroups for us, it is skipped and says so.
 func limited(t *testing.T, limits local.Limits, test func(t *testing.T, p *local.Provider, root, parent string)) {
 	modes(t, func(t *testing.T, root string, mode local.Mode) {
-		cfg := config(root, mode)
-		cfg.Limits, cfg.CgroupParent = limits, "executor-test-"+strconv.Itoa(os.Getpid())+"-"+strings.NewReplacer("/", "-").Replace(t.Name())
-		// Registered first, so that it runs when the hosts are gone.
-		t.Cleanup(func() {
-			for _, dir := range groupDirs(t, cfg.CgroupParent) {
-				if err := os.Remove(dir); err != nil { // has no groups, so that only it goes
-					t.Error("a group is left:", err)
-				}
-			}
-		})
-		p, err := local.New(t.Context(), cfg)
-		if code(err) == "sandbox_unsupported" && os.Getuid() != 0 {
-			t.Skip(err)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		test(t, p, root, cfg.CgroupParent)
+		p, parent := openLimited(t, root, mode, limits)
+		test(t, p, root, parent)
 	})
+}
+
+func openLimited(t *testing.T, root string, mode local.Mode, limits local.Limits) (p *local.Provider, parent string) {
+	t.Helper()
+	cfg := config(root, mode)
+	cfg.Limits, cfg.CgroupParent = limits, "executor-test-"+strconv.Itoa(os.Getpid())+"-"+strings.NewReplacer("/", "-").Replace(t.Name())
+	// Registered first, so that it runs when the hosts are gone.
+	t.Cleanup(func() {
+		for _, dir := range groupDirs(t, cfg.CgroupParent) {
+			if err := os.Remove(dir); err != nil { // has no groups, so that only it goes
+				t.Error("a group is left:", err)
+			}
+		}
+	})
+	p, err := local.New(t.Context(), cfg)
+	if code(err) == "sandbox_unsupported" && os.Getuid() != 0 {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p, cfg.CgroupParent
 }
 
 // groupDirs are the directories of a group, once each.
@@ -371,7 +377,10 @@ func TestSuiteWithinLimits(t *testing.T) {
 				}
 				return p
 			},
+			Processes:   inHost,
+			Left:        func(t *testing.T) []string { return left(t, root) },
 			SharedFiles: mode == local.Plain,
+			Light:       true,
 		})
 	})
 }

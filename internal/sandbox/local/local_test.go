@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/rs/zerolog"
@@ -18,9 +19,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if root := os.Getenv(victimRoot); root != "" {
-		victim(root, local.Mode(os.Getenv(victimMode)))
-	}
+	sandboxtest.Executor(func(world string) (sandbox.Provider, error) {
+		mode, root, _ := strings.Cut(world, " ")
+		return local.New(context.Background(), config(root, local.Mode(mode)))
+	})
 	goleak.VerifyTestMain(m)
 }
 
@@ -45,14 +47,45 @@ func modes(t *testing.T, test func(t *testing.T, root string, mode local.Mode)) 
 func TestSuite(t *testing.T) {
 	modes(t, func(t *testing.T, root string, mode local.Mode) {
 		sandboxtest.Suite(t, sandboxtest.Subject{
-			Open:        func(t *testing.T) sandbox.Provider { return open(t, root, mode) },
+			Open:      func(t *testing.T) sandbox.Provider { return open(t, root, mode) },
+			World:     string(mode) + " " + root,
+			SmallDisk: func(t *testing.T) sandbox.Provider { return open(t, tiny(t), mode) },
+			SmallMemory: func(t *testing.T) sandbox.Provider {
+				p, _ := openLimited(t, t.TempDir(), mode, local.Limits{MemoryBytes: 64 << 20})
+				return p
+			},
+			Processes:   inHost,
+			Left:        func(t *testing.T) []string { return left(t, root) },
 			SharedFiles: mode == local.Plain,
+			Light:       mode == local.Plain,
 			Ceiling: func(t *testing.T, bytes int64) sandbox.Provider {
 				return open(t, root, mode, func(c *local.Config) { c.OutputCeiling = bytes })
 			},
 			GivesBack: true,
 		})
 	})
+}
+
+func inHost(t *testing.T, p sandbox.Provider, host sandbox.Host) int {
+	t.Helper()
+	n, err := p.(*local.Provider).InHost(host.ID)
+	if err != nil {
+		t.Error(err)
+	}
+	return n
+}
+
+// left is what is left in a root without hosts.
+func left(t *testing.T, root string) (left []string) {
+	t.Helper()
+	entries, err := os.ReadDir(root)
+	if err != nil {
+		t.Error(err)
+	}
+	for _, e := range entries {
+		left = append(left, e.Name())
+	}
+	return left
 }
 
 func open(t testing.TB, root string, mode local.Mode, change ...func(*local.Config)) *local.Provider {

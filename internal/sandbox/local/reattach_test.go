@@ -1,11 +1,8 @@
 package local_test
 
 import (
-	"bufio"
-	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -15,85 +12,6 @@ import (
 	"executor/internal/sandbox"
 	"executor/internal/sandbox/local"
 )
-
-const (
-	victimRoot = "LOCAL_TEST_VICTIM_ROOT"
-	victimMode = "LOCAL_TEST_VICTIM_MODE"
-	waits      = `trap "" HUP; echo ready; read x <go; echo over; setsid sleep 300 & exit 3`
-)
-
-// victim is an executor that starts two processes, says so, and waits for its
-// own death.
-func victim(root string, mode local.Mode) {
-	ctx := context.Background()
-	p, err := local.New(ctx, local.Config{Root: root, Isolation: mode, Path: os.Getenv("PATH")})
-	if err != nil {
-		panic(err)
-	}
-	host, err := p.Create(ctx, spec)
-	if err != nil {
-		panic(err)
-	}
-	conn, err := p.Dial(ctx, host)
-	if err != nil {
-		panic(err)
-	}
-	if _, err := conn.Exec(ctx, shell("mkfifo go"), sandbox.Stdio{}); err != nil {
-		panic(err)
-	}
-	for n := 1; n <= 2; n++ {
-		if _, err := conn.Start(ctx, launch(n), shell(waits)); err != nil {
-			panic(err)
-		}
-	}
-	fmt.Println("started")
-	select {}
-}
-
-// An executor is killed with its whole group and session, and another one
-// takes over.
-func TestReattachFromAnotherProcess(t *testing.T) {
-	modes(t, func(t *testing.T, root string, mode local.Mode) {
-		executor := exec.Command(os.Args[0])
-		executor.Env = append(os.Environ(), victimRoot+"="+root, victimMode+"="+string(mode))
-		executor.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-		executor.Stderr = os.Stderr
-		out, err := executor.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := executor.Start(); err != nil {
-			t.Fatal(err)
-		}
-		line, _ := bufio.NewReader(out).ReadString('\n')
-		if err := syscall.Kill(-executor.Process.Pid, syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
-		_ = executor.Wait()
-		if line != "started\n" {
-			t.Fatalf("the executor said %q", line)
-		}
-
-		conn := dial(t, open(t, root, mode))
-		if p := start(t, conn, 1, shell(waits)); !p.Adopted {
-			t.Error("started again")
-		}
-		if out := printed(t, conn, 1); out != "ready\n" {
-			t.Errorf("it printed %q", out)
-		}
-		printed(t, conn, 2)
-		if err := conn.Stop(t.Context(), launch(2), time.Minute); err != nil {
-			t.Fatal("stop:", err)
-		}
-		sh(t, conn, "echo >go")
-		if out, exit, err := follow(t, conn, 1); err != nil || exit.Code != 3 || out != "ready\nover\n" {
-			t.Errorf("%q, %+v, %v", out, exit, err)
-		}
-		if _, exit, err := follow(t, conn, 2); err != nil || exit.Signal != "SIGTERM" {
-			t.Errorf("the stopped one: %+v, %v", exit, err)
-		}
-	})
-}
 
 // The supervisor dies of SIGKILL, as nothing of ours does.
 func TestSupervisorKilled(t *testing.T) {

@@ -50,3 +50,29 @@ func TestStopEveryShape(t *testing.T) {
 		}
 	})
 }
+
+// A tree that is another one at each look: its only process forks and ends, for
+// ever, in a session of its own.
+func TestStopWhatRunsAway(t *testing.T) {
+	t.Parallel()
+	const away = `export GO='trap "" TERM; setsid sh -c "$GO" & exit'; setsid sh -c "$GO" & echo ready; sleep 300; sleep 300`
+	for name, p := range map[string]func(t *testing.T, root string) *local.Provider{
+		"in a PID namespace": func(t *testing.T, root string) *local.Provider { return open(t, root, local.Bwrap) },
+		"in a cgroup": func(t *testing.T, root string) *local.Provider {
+			p, _ := openLimited(t, root, local.Plain, local.Limits{PIDs: 1000})
+			return p
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			root := t.TempDir()
+			conn := dial(t, p(t, root))
+			start(t, conn, 1, shell("exec 9>held; flock -s 9; "+away))
+			printed(t, conn, 1)
+			if err := conn.Stop(t.Context(), launch(1), 50*time.Millisecond); err != nil {
+				t.Fatal("stop:", err)
+			}
+			sh(t, conn, "flock -n held true")
+		})
+	}
+}

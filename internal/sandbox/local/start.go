@@ -80,18 +80,21 @@ func (c *conn) Start(ctx context.Context, launch sandbox.Launch, cmd sandbox.Com
 }
 
 // layOut makes the files that the supervisor expects. It may find those of a
-// start that died before it.
+// start that died before it. A disk too small for them is not left full.
 func layOut(dir string, stdin []byte) error {
-	for name, content := range map[string][]byte{
-		sandbox.RunStdin:  stdin,
-		sandbox.RunStdout: nil,
-		sandbox.RunStderr: nil,
-		sandbox.RunPIDNew: sandbox.Reserve,
-		sandbox.RunStatus: sandbox.Reserve,
-		runGiven:          givenNothing,
+	for _, file := range []struct {
+		name    string
+		content []byte
+	}{
+		{sandbox.RunStdin, stdin}, // first: it may be the one that fills the disk
+		{sandbox.RunStdout, nil},
+		{sandbox.RunStderr, nil},
+		{sandbox.RunPIDNew, sandbox.Reserve},
+		{sandbox.RunStatus, sandbox.Reserve},
+		{runGiven, givenNothing},
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
-			return err
+		if err := os.WriteFile(filepath.Join(dir, file.name), file.content, 0o600); err != nil {
+			return errors.Join(err, os.Remove(filepath.Join(dir, sandbox.RunStdin)))
 		}
 	}
 	return nil

@@ -20,6 +20,7 @@ const (
 
 	// cleanUp is for how long we look after an operation that was cancelled.
 	cleanUp = 4 * time.Second
+	settles = time.Second // a host on its way out is gone by then
 	maxSaid = 64 << 10
 )
 
@@ -64,10 +65,32 @@ func (c *Conn) callAs(ctx context.Context, nonce, op string, args []string, stdi
 	switch {
 	case err != nil:
 		return answer{}, err
-	case status == statusNotFound || status == statusNotExecutable:
-		return answer{}, faults.New(faults.SandboxInvalid, op, fmt.Errorf("the host cannot run %s: %s", c.cfg.Shell, errs.flush()))
+	case status == statusNotFound || status == statusNotExecutable || status == killed:
+		if why := c.unsettled(ctx, op, status, errs.flush()); why != nil {
+			return answer{}, why
+		}
 	}
 	return answer{}, faults.New(faults.SandboxLost, op, fmt.Errorf("the helper exited with %d and no answer: %s", status, errs.flush()))
+}
+
+// unsettled is what the statuses say of a host that did not run our shell, or
+// whose shell was killed: nil, if it does well a moment later. Alone they prove
+// nothing, since some have them too for a connection that broke, and for a host
+// that is on its way out.
+func (c *Conn) unsettled(ctx context.Context, op string, status int, said string) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(settles):
+	}
+	again, err := c.host.Run(ctx, []string{c.cfg.Shell, "-c", "exit 0"}, sandbox.Stdio{Out: io.Discard, Err: io.Discard})
+	if gone := c.host.Diagnose(ctx); gone != nil {
+		return gone
+	}
+	if err != nil || again != status || status == killed {
+		return nil
+	}
+	return faults.New(faults.SandboxInvalid, op, fmt.Errorf("the host cannot run %s: %s", c.cfg.Shell, said))
 }
 
 // argv starts remote.sh with nothing in its environment but the host's PATH.

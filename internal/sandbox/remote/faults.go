@@ -9,9 +9,6 @@ import (
 	"executor/internal/sandbox"
 )
 
-// lowDisk is how little room explains that a write failed: sh cannot say why.
-const lowDisk = 1 << 20
-
 // expect returns nil if the answer is word, and else what it means.
 func (a answer) expect(op, word string) error {
 	if a.word == word {
@@ -48,8 +45,12 @@ func (a answer) fault(op string) error {
 
 // failure tells a full disk from whatever else a write can fail of: only who
 // has no room is out of it. The arguments are what failed, free blocks, their
-// size, free inodes.
+// size, free inodes, all inodes, and what became of a little that was written:
+// the numbers know nothing of quotas.
 func (a answer) failure() *faults.Kind {
+	if len(a.args) > 0 && a.args[len(a.args)-1] == "full" {
+		return faults.SandboxDiskFull
+	}
 	if len(a.args) < 5 {
 		return faults.SandboxDenied
 	}
@@ -57,7 +58,7 @@ func (a answer) failure() *faults.Kind {
 	size, _ := strconv.ParseFloat(a.args[2], 64)
 	inodes, _ := strconv.ParseFloat(a.args[3], 64)
 	all, _ := strconv.ParseFloat(a.args[4], 64)
-	if blocks*size < lowDisk || all > 0 && inodes < 1 {
+	if sandbox.NoRoom(blocks, size, inodes, all) {
 		return faults.SandboxDiskFull
 	}
 	return faults.SandboxDenied

@@ -30,12 +30,14 @@ func (c *Conn) Upload(ctx context.Context, name string, mode fs.FileMode, conten
 	after, cancel := outliving(ctx, cleanUp)
 	defer cancel()
 	nonce := newNonce()
-	source := &upload{ctx: ctx, from: content}
+	source := &upload{from: sandbox.Until(ctx, content), failed: make(chan error, 1)}
 	answer, err := c.callAs(after, nonce, "put",
 		[]string{path.Dir(name), path.Base(name), fmt.Sprintf("%o", mode.Perm())},
 		sandbox.Stdio{In: io.MultiReader(source, source.whole(nonce))})
-	if source.err != nil { // the caller's, and no fault of the host
-		return source.err
+	select {
+	case theirs := <-source.failed: // the caller's, and no fault of the host
+		return theirs
+	default:
 	}
 	if err != nil {
 		if ctx.Err() != nil {
@@ -58,19 +60,15 @@ func outliving(ctx context.Context, by time.Duration) (context.Context, context.
 
 // upload reads the content. An error of it, or of our context, is an end.
 type upload struct {
-	ctx  context.Context
-	from io.Reader
-	err  error
+	from   io.Reader
+	failed chan error // the first one
 }
 
 func (u *upload) Read(p []byte) (int, error) {
-	if u.ctx.Err() != nil {
-		u.err = context.Cause(u.ctx)
-		return 0, io.EOF
-	}
 	n, err := u.from.Read(p)
 	if err != nil && err != io.EOF {
-		u.err, err = err, io.EOF
+		u.failed <- err
+		err = io.EOF
 	}
 	return n, err
 }
@@ -79,7 +77,7 @@ func (u *upload) Read(p []byte) (int, error) {
 func (u *upload) whole(nonce string) io.Reader {
 	rest := strings.NewReader(nonce)
 	return readerFunc(func(p []byte) (int, error) {
-		if u.err != nil {
+		if len(u.failed) > 0 {
 			return 0, io.EOF
 		}
 		return rest.Read(p)

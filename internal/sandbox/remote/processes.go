@@ -139,7 +139,7 @@ func (f *follower) once(ctx context.Context) (sandbox.Exit, error) {
 	if err != nil {
 		return sandbox.Exit{}, unseen(op, err)
 	}
-	return end.Exit, nil
+	return end.Exit, end.DiskFull()
 }
 
 // stream hands bytes to the sink, counts them, and tells the host what it need

@@ -29,8 +29,32 @@ answer() {
 }
 
 # failed WHAT DIR: with the room left on the disk, since that is what a program
-# cannot say but in words. Free blocks, their size, free inodes, all inodes.
-failed() { answer failed "$1" $(stat -f -c '%a %S %d %c' "$2" 2>/dev/null); }
+# cannot say but in words. Free blocks, their size, free inodes, all inodes; and
+# where these are no reason, since they know nothing of quotas, whether a little
+# can be written.
+failed() { answer failed "$1" $(stat -f -c '%a %S %d %c' "$2" 2>/dev/null) "$(probed "$2")"; }
+
+# probed DIR: fits, full, or closed to us.
+probed() {
+	[ -w "$1" ] && ! read_only "$1" || { echo closed; return; }
+	probe=$1/.probe-$nonce said=full
+	head -c 1048576 /dev/zero >"$probe" && said=fits
+	rm -f "$probe"
+	echo $said
+} 2>/dev/null
+
+# read_only DIR: whether it is on a file system that is mounted so.
+read_only() {
+	at=$(cd -P "$1" && pwd)/ found=
+	while read -r device point type options rest; do
+		case $at in "${point%/}"/*)
+			[ ${#point} -lt ${#found} ] || found=$point only=$options
+			;;
+		esac
+	done </proc/mounts
+	case ,$only, in *,ro,*) return 0 ;; esac
+	return 1
+}
 
 # pause SECONDS; a whole one where sleep knows no fractions.
 pause() { sleep "$1" 2>/dev/null || sleep 1; }
@@ -342,15 +366,16 @@ start) # NAME LENGTH of the command's input
 	umask 077
 	new=$base/run/.new-$nonce
 	trap 'rm -rf "$new"' EXIT
-	mkdir "$new" && cat >"$new/stdin" || failed input "$base"
+	trap : PIPE
+	mkdir "$new" && cat >"$new/stdin" || failed input "$base/run"
 	[ "$(stat -c %s "$new/stdin")" = "$2" ] || answer cut
 	reserve=$(printf '%128s' | tr ' ' '\n'; echo x)
 	: >"$new/stdout" && : >"$new/stderr" && oom >"$new/oom" && echo 0 >"$new/over" &&
 		printf '%20d\n' 0 >"$new/given.stdout" && printf '%20d\n' 0 >"$new/given.stderr" &&
-		printf %s "${reserve%x}" >"$new/pid.new" && printf %s "${reserve%x}" >"$new/status" || failed layout "$base"
+		printf %s "${reserve%x}" >"$new/pid.new" && printf %s "${reserve%x}" >"$new/status" || failed layout "$base/run"
 	# The guard: whoever makes it starts, all others adopt.
 	if ! mkdir "$dir" 2>/dev/null; then
-		[ -d "$dir" ] || failed guard "$base"
+		[ -d "$dir" ] || failed guard "$base/run"
 		begun || answer lost
 		started adopted
 	fi
@@ -394,7 +419,7 @@ follow) # NAME STDOUT STDERR CEILING; a line of its own goes before stdout
 	of_group ${stat##*) }
 	(
 		while read -r stream upto <&8; do [ -n "$keeps" ] || give "$stream" "$upto"; done
-		kill -KILL -- $group
+		kill -KILL $group
 	) 4>&- 5>&- 6<&- 7<&- &
 	watch=$!
 	exec 8<&-
@@ -463,7 +488,9 @@ put) # DIR NAME MODE; the content ends with the nonce, or it is cut
 	enter "$1" make || answer invalid
 	[ -h "./$2" ] || ! [ -d "./$2" ] || answer invalid
 	temporary=./.upload-$nonce
+	# Also when nobody is there to hear the answer any more.
 	trap 'rm -f "$temporary"' EXIT
+	trap : PIPE
 	(umask 077; cat >"$temporary") || failed write .
 	size=$(($(stat -c %s "$temporary") - ${#nonce}))
 	[ $size -ge 0 ] && [ "$(tail -c ${#nonce} "$temporary" | tr -d '\0')" = "$nonce" ] || answer cut

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -21,7 +20,13 @@ import (
 	"executor/internal/sandbox/sandboxtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	sandboxtest.Executor(func(world string) (sandbox.Provider, error) {
+		root, shell, _ := strings.Cut(world, " ")
+		return &provider{root: root, shell: shell, path: os.Getenv("PATH")}, nil
+	})
+	goleak.VerifyTestMain(m)
+}
 
 // shells are those that the script meets most, with coreutils. busybox, with its
 // own tools, is what the containers of package docker's tests have.
@@ -32,16 +37,31 @@ func TestConformance(t *testing.T) {
 		t.Run(shell, func(t *testing.T) {
 			t.Parallel()
 			p := &provider{root: t.TempDir(), shell: "/bin/" + shell, path: os.Getenv("PATH")}
-			sandboxtest.Suite(t, sandboxtest.Subject{
-				Open:        func(*testing.T) sandbox.Provider { return p },
+			subject := sandboxtest.Subject{
+				Open:      func(*testing.T) sandbox.Provider { return p },
+				World:     p.root + " " + p.shell,
+				SmallDisk: func(t *testing.T) sandbox.Provider { return p.in(tiny(t)) },
+				Processes: func(_ *testing.T, q sandbox.Provider, host sandbox.Host) int {
+					return len(inHost(q.(interface{ dir(string) string }).dir(host.ID)))
+				},
+				Left:        func(*testing.T) []string { return left(p.root) },
 				SharedFiles: true,
+				Light:       true,
 				Ceiling: func(_ *testing.T, bytes int64) sandbox.Provider {
 					low := *p
 					low.ceiling = bytes
 					return &low
 				},
 				GivesBack: true,
-			})
+			}
+			if shell == shells[0] {
+				subject.Light = false
+				subject.Lined = func(t *testing.T) (sandbox.Provider, sandboxtest.Line) {
+					l := newLine()
+					return lined{p.in(t.TempDir()), l}, l
+				}
+			}
+			sandboxtest.Suite(t, subject)
 		})
 	}
 }
@@ -51,6 +71,13 @@ func TestConformance(t *testing.T) {
 type provider struct {
 	root, shell, path string
 	ceiling           int64
+}
+
+// in is the same provider with other hosts.
+func (p *provider) in(root string) *provider {
+	other := *p
+	other.root = root
+	return &other
 }
 
 func (p *provider) Name() string { return "remote" }
@@ -97,6 +124,9 @@ func (p *provider) List(ctx context.Context) ([]sandbox.Host, error) {
 
 // Delete kills what works in the directory, and removes it.
 func (p *provider) Delete(ctx context.Context, id string) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	if p.there(id) != nil {
 		return nil
 	}
@@ -104,20 +134,20 @@ func (p *provider) Delete(ctx context.Context, id string) error {
 	if err := os.Rename(p.dir(id), gone); err != nil {
 		return err
 	}
-	for range 2 {
-		procs, _ := filepath.Glob("/proc/[0-9]*")
-		for _, proc := range procs {
-			if cwd, _ := os.Readlink(proc + "/cwd"); strings.HasPrefix(cwd, gone) {
-				pid, _ := strconv.Atoi(filepath.Base(proc))
-				_ = syscall.Kill(pid, syscall.SIGKILL)
-			}
+	for clean := 0; clean < 3; clean++ { // what forks may pass behind a look
+		for pid := range inHost(gone) {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+			clean = 0
 		}
 	}
 	_ = exec.Command("chmod", "-R", "u+w", gone).Run()
 	return os.RemoveAll(gone)
 }
 
-func (p *provider) Dial(_ context.Context, host sandbox.Host) (sandbox.Conn, error) {
+func (p *provider) Dial(ctx context.Context, host sandbox.Host) (sandbox.Conn, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
 	h := &local{provider: p, id: host.ID}
 	return remote.New(h, remote.Config{Shell: p.shell, Base: "base", OutputCeiling: p.ceiling}), nil
 }

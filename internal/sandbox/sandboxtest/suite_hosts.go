@@ -3,6 +3,7 @@ package sandboxtest
 import (
 	"context"
 	"errors"
+	"io"
 	"strings"
 	"sync"
 	"testing"
@@ -43,9 +44,7 @@ var hostTests = map[string]func(*testing.T, Subject){
 				t.Errorf("got %+v and %+v", h, hosts[0])
 			}
 		}
-		if err := s.Open(t).Delete(soon(t), hosts[0].ID); err != nil {
-			t.Error("delete:", err)
-		}
+		remove(t, soon(t), s.Open(t), hosts[0])
 	},
 	"keys are hosts of their own": func(t *testing.T, s Subject) {
 		a, b := newBox(t, s), newBox(t, s)
@@ -95,7 +94,7 @@ var hostTests = map[string]func(*testing.T, Subject){
 			t.Fatal("create:", err)
 		}
 		b.host = host
-		t.Cleanup(func() { _ = b.provider.Delete(context.Background(), host.ID) })
+		t.Cleanup(func() { remove(t, context.Background(), b.provider, host) })
 		b.dial(b.provider)
 		if err := b.conn.Prepare(b.soon()); err != nil {
 			t.Fatal("prepare:", err)
@@ -136,24 +135,60 @@ var hostTests = map[string]func(*testing.T, Subject){
 			t.Error("stop:", err)
 		}
 	},
+	"deleted under everything else": func(t *testing.T, s Subject) {
+		b := newBox(t, s)
+		running, deleted := make(chan struct{}), make(chan struct{})
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			var once sync.Once
+			exit, err := b.conn.Exec(soon(t), shell(stubborn["in another session"]), sandbox.Stdio{
+				Out: writerFunc(func(p []byte) (int, error) { once.Do(func() { close(running) }); return len(p), nil }),
+			})
+			if err != nil {
+				isGone(t, err)
+			} else if exit.Success() {
+				t.Errorf("exec: %+v", exit)
+			}
+		})
+		wg.Go(func() {
+			err := b.conn.Upload(soon(t), "file", 0o600, readerFunc(func([]byte) (int, error) { <-deleted; return 0, io.EOF }))
+			isGone(t, err)
+		})
+		<-running
+		other := s.Open(t) // another executor does it
+		if err := other.Delete(b.soon(), b.host.ID); err != nil {
+			t.Error("delete:", err)
+		}
+		close(deleted)
+		promptly(t, "the end of it all", wg.Wait)
+	},
 	"a context that is done": func(t *testing.T, s Subject) {
 		b := newBox(t, s)
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(errEnough)
+		b.start(1, shell("echo ready; sleep 300"))
+		b.follow(1, sandbox.Offsets{}).until("ready")
 		ops := map[string]func() error{
 			"create": func() error {
 				_, err := b.provider.Create(ctx, sandbox.HostSpec{Key: b.host.Key, RunID: t.Name()})
 				return err
 			},
-			"get":    func() error { _, err := b.provider.Get(ctx, b.host.ID); return err },
-			"list":   func() error { _, err := b.provider.List(ctx); return err },
-			"exec":   func() error { _, err := b.conn.Exec(ctx, shell("true"), sandbox.Stdio{}); return err },
-			"upload": func() error { return b.conn.Upload(ctx, "file", 0o600, strings.NewReader("x")) },
+			"get":      func() error { _, err := b.provider.Get(ctx, b.host.ID); return err },
+			"list":     func() error { _, err := b.provider.List(ctx); return err },
+			"delete":   func() error { return b.provider.Delete(ctx, b.host.ID) },
+			"dial":     func() error { conn, err := b.provider.Dial(ctx, b.host); return closedConn(conn, err) },
+			"prepare":  func() error { return b.conn.Prepare(ctx) },
+			"exec":     func() error { _, err := b.conn.Exec(ctx, shell("true"), sandbox.Stdio{}); return err },
+			"upload":   func() error { return b.conn.Upload(ctx, "file", 0o600, strings.NewReader("x")) },
+			"download": func() error { _, err := b.conn.Download(ctx, "none"); return err },
+			"start":    func() error { _, err := b.conn.Start(ctx, b.launch(2), shell("echo x >file")); return err },
+			"follow":   func() error { _, err := b.conn.Follow(ctx, b.launch(1), sandbox.Offsets{}, discard); return err },
+			"stop":     func() error { return b.conn.Stop(ctx, b.launch(1), patience) },
 		}
 		for name, op := range ops {
 			promptly(t, name, func() {
-				if err := op(); err == nil {
-					t.Errorf("%s succeeded", name)
+				if err := op(); !errors.Is(err, errEnough) || faults.Classified(err) {
+					t.Errorf("%s: %v", name, err)
 				}
 			})
 		}
@@ -161,4 +196,20 @@ var hostTests = map[string]func(*testing.T, Subject){
 			t.Errorf("and left %q", out)
 		}
 	},
+}
+
+// isGone checks the error of an operation whose host was deleted under it: a
+// host on its way out may look like one that does not answer.
+func isGone(t *testing.T, err error) {
+	t.Helper()
+	if !errors.Is(err, faults.SandboxNotFound) && !errors.Is(err, faults.SandboxUnavailable) && !errors.Is(err, faults.SandboxLost) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func closedConn(conn sandbox.Conn, err error) error {
+	if err == nil {
+		_ = conn.Close()
+	}
+	return err
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -96,8 +97,17 @@ var processTests = map[string]func(*testing.T, Subject){
 		if !strings.HasSuffix(out, "\n200000\n") || !strings.HasSuffix(errs, "\n100\n") {
 			t.Fatalf("%d and %d bytes, or not their end", len(out), len(errs))
 		}
-		for _, from := range []sandbox.Offsets{{}, {Stdout: 1}, {Stdout: 65537, Stderr: 7}, {Stdout: int64(len(out)), Stderr: int64(len(errs))}} {
-			f := b.follow(1, from)
+		// Any number of them, by whoever, at the same time.
+		offsets := []sandbox.Offsets{{}, {Stdout: 1}, {Stdout: 65537, Stderr: 7}, {Stdout: int64(len(out)), Stderr: int64(len(errs))}}
+		for range 3 {
+			offsets = append(offsets, sandbox.Offsets{Stdout: rand.Int64N(int64(len(out))), Stderr: rand.Int64N(int64(len(errs)))})
+		}
+		var followings []*following
+		for _, from := range offsets {
+			followings = append(followings, b.follow(1, from))
+		}
+		for i, f := range followings {
+			from := offsets[i]
 			if got := f.end(); got.Code != 2 || f.stream(sandbox.Stdout) != out[from.Stdout:] || f.stream(sandbox.Stderr) != errs[from.Stderr:] {
 				t.Errorf("from %+v: %+v, not the same bytes", from, got)
 			}

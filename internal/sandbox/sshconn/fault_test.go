@@ -124,23 +124,38 @@ func TestOurOwnContextIsNoFault(t *testing.T) {
 }
 
 func FuzzFault(f *testing.F) {
-	f.Add(uint8(0), uint32(1), "x")
+	for which := range uint8(10) {
+		f.Add(which, uint32(which), "x")
+	}
 	f.Fuzz(func(t *testing.T, which uint8, reason uint32, text string) {
-		var err error
-		switch which % 5 {
-		case 0:
-			err = &ssh.OpenChannelError{Reason: ssh.RejectionReason(reason), Message: text}
-		case 1:
-			err = &ssh.ExitMissingError{}
-		case 2:
-			err = syscall.Errno(reason % 200)
-		case 3:
-			err = fmt.Errorf("%s: %w", text, io.ErrUnexpectedEOF)
-		case 4:
-			err = &knownhosts.KeyError{}
+		phases := []sshconn.Phase{sshconn.Connecting, sshconn.Handshaking, sshconn.CheckingKey, sshconn.Authenticating}
+		causes := []error{
+			&ssh.OpenChannelError{Reason: ssh.RejectionReason(reason), Message: text},
+			&ssh.ExitMissingError{},
+			syscall.Errno(1 + reason%200),
+			fmt.Errorf("%s: %w", text, io.ErrUnexpectedEOF),
+			&knownhosts.KeyError{},
+			&ssh.AlgorithmNegotiationError{},
+			&net.OpError{Op: text, Err: errors.New(text)},
+			sshconn.ErrNoPins,
 		}
-		if got := faults.Of(sshconn.Fault(t.Context(), "op", err)); got == nil || got.Kind == nil || got.Kind == faults.Internal {
+		err := causes[int(which)%len(causes)]
+		switch reason % 4 {
+		case 1: // a dial may fail of whatever
+			err = sshconn.DialFailed(phases[int(reason/4)%len(phases)], errors.Join(errors.New(text), err))
+		case 2:
+			err = sshconn.DialFailed(phases[int(reason/4)%len(phases)], errors.New(text))
+		case 3:
+			err = sshconn.BrokenBy(errors.New(text))
+		}
+		got := sshconn.Fault(t.Context(), "op", err)
+		f := faults.Of(got)
+		if !errors.Is(got, faults.Sandbox) || !errors.Is(got, err) {
 			t.Errorf("%v is %v", err, got)
+		}
+		var dial *sshconn.DialError
+		if errors.As(err, &dial) && f.Outcome != faults.NotStarted {
+			t.Errorf("%v: outcome %q", err, f.Outcome)
 		}
 	})
 }

@@ -1,11 +1,13 @@
 package drukboxtest
 
 import (
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -77,6 +79,7 @@ func (s *Server) Janitor() {
 // Row is what a test may want to know of a host.
 type Row struct {
 	ID, Status string
+	Pooled     bool      // nobody's yet
 	Expires    time.Time // zero: never
 }
 
@@ -88,7 +91,7 @@ func (s *Server) Rows() []Row {
 	slices.SortFunc(rows, func(a, b *row) int { return b.created.Compare(a.created) })
 	var out []Row
 	for _, r := range rows {
-		row := Row{ID: r.id, Status: r.status}
+		row := Row{ID: r.id, Status: r.status, Pooled: r.pooled}
 		if r.expires != nil {
 			row.Expires = *r.expires
 		}
@@ -128,6 +131,59 @@ func (s *Server) Freeze(t testing.TB, id string) (thaw func()) {
 	m := s.row(t, id).machine
 	m.signal(syscall.SIGSTOP)
 	return func() { m.signal(syscall.SIGCONT) }
+}
+
+// Processes counts the processes in a host, sshd's own aside.
+func (s *Server) Processes(t testing.TB, id string) int {
+	t.Helper()
+	_, others := s.row(t, id).machine.processes()
+	return len(others)
+}
+
+// CutAll drops the connections of every host and of the control plane. New ones
+// can be made.
+func (s *Server) CutAll() {
+	s.CloseClientConnections()
+	for _, d := range s.doors() {
+		d.cut()
+		_ = d.mend()
+	}
+}
+
+// FreezeAll is Freeze for every host and for the control plane.
+func (s *Server) FreezeAll() (thaw func()) {
+	frozen := make(chan struct{})
+	s.Intercept(func(_ http.ResponseWriter, r *http.Request, _ http.Handler) bool {
+		select {
+		case <-frozen:
+			return false
+		case <-r.Context().Done():
+			return true
+		}
+	})
+	signal := func(sig syscall.Signal) {
+		for _, r := range s.all() {
+			s.mu.Lock()
+			m := r.machine
+			s.mu.Unlock()
+			if m != nil {
+				m.signal(sig)
+			}
+		}
+	}
+	signal(syscall.SIGSTOP)
+	return sync.OnceFunc(func() { close(frozen); signal(syscall.SIGCONT) })
+}
+
+func (s *Server) doors() (doors []*door) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.rows {
+		if r.door != nil {
+			doors = append(doors, r.door)
+		}
+	}
+	return doors
 }
 
 // Reinstall gives a host other host keys than the control plane knows of, as
@@ -192,6 +248,11 @@ func (s *Server) Limit(t testing.TB, id string, bytes int) {
 	if err := s.row(t, id).door.limit(bytes); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Address is where a host's sshd listens.
+func (s *Server) Address(t testing.TB, id string) string {
+	return fmt.Sprintf("127.0.0.1:%d", s.row(t, id).machine.port)
 }
 
 // Move makes the control plane say that a host is at another port.

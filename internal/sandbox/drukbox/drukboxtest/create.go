@@ -177,7 +177,7 @@ func (s *Server) provision(r *row) (private string, err error) {
 	if err != nil {
 		return "", err
 	}
-	m, err := newMachine(filepath.Join(s.dir, r.id), r.user(s.opts), public)
+	m, err := newMachine(filepath.Join(s.dir, r.id), r.user(s.opts), s.opts.Disk, public)
 	if err != nil {
 		return "", err
 	}

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -26,6 +27,7 @@ import (
 type machine struct {
 	dir  string // etc/ with sshd's files, home/
 	user string
+	disk int64 // bytes of its home, which is in memory then; 0: home/
 	port int
 
 	hostKeys map[string][]byte // by type, as the control plane knows them
@@ -45,8 +47,8 @@ exec /bin/sh "$@"
 `
 
 // newMachine starts a host that the holder of authorized may enter as user.
-func newMachine(dir, user string, authorized ssh.PublicKey) (m *machine, err error) {
-	m = &machine{dir: dir, user: user}
+func newMachine(dir, user string, disk int64, authorized ssh.PublicKey) (m *machine, err error) {
+	m = &machine{dir: dir, user: user, disk: disk}
 	for name, content := range map[string]string{
 		"authorized_keys": string(ssh.MarshalAuthorizedKey(authorized)),
 		"passwd":          fmt.Sprintf("root:x:0:0:root:/root:/bin/sh\n%s:x:1000:1000::/home/%[1]s:/run/host/shell\n", user),
@@ -100,11 +102,18 @@ Subsystem sftp internal-sftp
 		return err
 	}
 	etc := filepath.Join(m.dir, "etc")
-	cmd := exec.Command("bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--uid", "1000", "--gid", "1000", "--die-with-parent",
+	home := []string{"--bind", filepath.Join(m.dir, "home"), "/home/" + m.user}
+	if m.disk > 0 {
+		home = []string{"--size", strconv.FormatInt(m.disk, 10), "--tmpfs", "/home/" + m.user}
+	}
+	cmd := exec.Command("bwrap", slices.Concat([]string{
+		"--unshare-user", "--unshare-pid", "--unshare-ipc", "--uid", "1000", "--gid", "1000", "--die-with-parent",
 		"--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--tmpfs", "/run", "--tmpfs", "/home",
-		"--bind", filepath.Join(m.dir, "home"), "/home/"+m.user, "--ro-bind", etc, "/run/host",
+	}, home, []string{
+		"--ro-bind", etc, "/run/host",
 		"--ro-bind", filepath.Join(etc, "passwd"), "/etc/passwd", "--ro-bind", filepath.Join(etc, "group"), "/etc/group",
-		sshd, "-D", "-e", "-f", "/run/host/sshd_config")
+		sshd, "-D", "-e", "-f", "/run/host/sshd_config",
+	})...)
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
 	log, err := cmd.StderrPipe()
 	if err != nil {
@@ -164,13 +173,25 @@ func (m *machine) remove() {
 
 // signal sends sig to every sshd of the host, and to nothing else in it.
 func (m *machine) signal(sig syscall.Signal) {
+	sshds, _ := m.processes()
+	for _, pid := range sshds {
+		_ = syscall.Kill(pid, sig)
+	}
+}
+
+// processes are those of the host: its sshds, one and more for each connection,
+// and the others.
+func (m *machine) processes() (sshds, others []int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, pid := range descendants(m.cmd.Process.Pid) {
 		if name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); strings.HasPrefix(string(name), "sshd") {
-			_ = syscall.Kill(pid, sig)
+			sshds = append(sshds, pid)
+		} else {
+			others = append(others, pid)
 		}
 	}
+	return sshds, others
 }
 
 func descendants(pid int) []int {

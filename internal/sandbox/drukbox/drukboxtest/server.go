@@ -45,6 +45,7 @@ type Options struct {
 	Delay       map[string]time.Duration // how long a host stays in a state on its way to active
 	MaxLifetime time.Duration            // of a host, from its creation; 0: none
 	Internal    string                   // internal_ssh_host
+	Disk        int64                    // bytes of a host's home; 0: what the machine has
 	Proxied     bool                     // hosts are reached through a proxy that can be cut
 	KeyTypes    []string                 // of known_hosts: ed25519, ecdsa; nil: both
 }
