@@ -44,7 +44,7 @@ demo: build
 RACE = $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
 
 test:
-	.ci/with-docker $(GO) test $(RACE) -p 2 -timeout 10m ./...
+	.ci/with-docker $(GO) test $(RACE) -p 2 -timeout 15m ./...
 
 bench:
 	.ci/with-docker --if-possible $(GO) test -run '^$$' -bench . -benchtime 1x -timeout 20m ./cmd/executor

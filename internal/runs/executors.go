@@ -138,8 +138,9 @@ func (s *Store) outage(ctx context.Context, dead, run uuid.UUID) (outage bool, e
 const Housekeeping = "reaper"
 
 // passGap is the longest time between two passes that is no gap: while none was
-// made, nobody may have reached Postgres.
-const passGap = 5 * time.Second
+// made, nobody may have reached Postgres. It is longer than one slow pass may
+// take, and short enough for everybody to have beaten within a lease after it.
+const passGap = 8 * time.Second
 
 // KeepHouse records that a pass was made.
 func (s *Store) KeepHouse(ctx context.Context) error {

@@ -113,17 +113,17 @@ func TestPassesWithoutAGap(t *testing.T) {
 	if got := watched(); got > time.Minute {
 		t.Errorf("after the first: %v", got)
 	}
-	pass("2 s")
+	pass("6 s")
 	if got := watched(); got < time.Hour {
 		t.Errorf("without a gap: %v", got)
 	}
-	if _, err := store.Pool().Exec(ctx, `UPDATE executor.housekeeping SET done_at = now() - interval '6 s'`); err != nil {
+	if _, err := store.Pool().Exec(ctx, `UPDATE executor.housekeeping SET done_at = now() - interval '9 s'`); err != nil {
 		t.Fatal(err)
 	}
 	if got := watched(); got != 0 {
 		t.Errorf("in a gap: %v", got)
 	}
-	pass("6 s")
+	pass("9 s")
 	if got := watched(); got > time.Minute {
 		t.Errorf("after a gap: %v", got)
 	}
