@@ -58,6 +58,7 @@ const (
 func Suite(t *testing.T, subject Subject) {
 	os.Setenv(canary, "leaked")
 	nothingLeft(t, subject)
+	t.Run("Forks", func(t *testing.T) { kill(t, subject, forks) }) // before the others, which it would hold up
 	for _, group := range []struct {
 		name  string
 		here  bool

@@ -16,8 +16,10 @@ var stubborn = map[string]string{
 	"without its parent":   `(setsid sh -c 'trap "" TERM; echo ready; sleep 300; sleep 300' &) ; trap "" TERM; sleep 300; sleep 300`,
 	"without a mark":       `(env -i sh -c 'trap "" TERM; echo ready; sleep 300; sleep 300' &) ; sleep 300; sleep 300`,
 	"stopped":              `trap "" TERM; sh -c 'kill -STOP $$' & sleep 0.1; echo ready; kill -STOP $$; sleep 300`,
-	"forks":                `trap "" TERM; f() { while :; do (trap "" TERM; sleep 0.02) & done; }; (f) & (f) & echo ready; sleep 300; sleep 300`,
 }
+
+// forks is one more of them. It takes all of the machine.
+const forks = `trap "" TERM; f() { while :; do (trap "" TERM; sleep 0.02) & done; }; (f) & (f) & echo ready; sleep 300; sleep 300`
 
 var stopTests = map[string]func(*testing.T, Subject){
 	"TERM and a grace": func(t *testing.T, s Subject) {
@@ -58,16 +60,7 @@ var stopTests = map[string]func(*testing.T, Subject){
 		for name, script := range stubborn {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				b := newBox(t, s)
-				b.start(1, shell(held+script))
-				f := b.follow(1, sandbox.Offsets{})
-				f.until("ready")
-				promptly(t, "stop", func() { b.stop(1, 50*time.Millisecond) })
-				if got := f.end(); got != (sandbox.Exit{Code: 137, Signal: "SIGKILL"}) &&
-					got != (sandbox.Exit{Code: 143, Signal: "SIGTERM"}) {
-					t.Errorf("%+v", got)
-				}
-				b.allDead()
+				kill(t, s, script)
 			})
 		}
 	},
@@ -139,4 +132,18 @@ var stopTests = map[string]func(*testing.T, Subject){
 			t.Errorf("%+v", got)
 		}
 	},
+}
+
+// kill stops what does not want to end.
+func kill(t *testing.T, s Subject, script string) {
+	b := newBox(t, s)
+	b.start(1, shell(held+script))
+	f := b.follow(1, sandbox.Offsets{})
+	f.until("ready")
+	promptly(t, "stop", func() { b.stop(1, 50*time.Millisecond) })
+	if got := f.end(); got != (sandbox.Exit{Code: 137, Signal: "SIGKILL"}) &&
+		got != (sandbox.Exit{Code: 143, Signal: "SIGTERM"}) {
+		t.Errorf("%+v", got)
+	}
+	b.allDead()
 }
