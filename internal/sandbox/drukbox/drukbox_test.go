@@ -17,13 +17,15 @@ import (
 )
 
 // Toxiproxy leaves goroutines of its own behind where a connection is cut under
-// its toxics.
+// its toxics, or in the middle of something.
 func TestMain(m *testing.M) {
 	sandboxtest.Executor(func(world string) (sandbox.Provider, error) {
 		url, keys, _ := strings.Cut(world, " ")
 		return drukbox.New(drukbox.Config{URL: url, KeyDir: keys, Token: drukboxtest.Token, Machine: "here"})
 	})
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*ToxicStub).Run"))
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*ToxicStub).Run"),
+		goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/stream.(*ChanWriter).Write"))
 }
 
 // patience is for what takes milliseconds.

@@ -485,6 +485,7 @@ stop) # NAME GRACE in hundredths of a second
 	;;
 
 put) # DIR NAME MODE; the content ends with the nonce, or it is cut
+	ready
 	enter "$1" make || answer invalid
 	[ -h "./$2" ] || ! [ -d "./$2" ] || answer invalid
 	temporary=./.upload-$nonce
