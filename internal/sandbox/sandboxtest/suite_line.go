@@ -130,9 +130,10 @@ var lineTests = map[string]func(*testing.T, Subject){
 		for n := range 3 {
 			cmd := shell(fmt.Sprintf("echo x >>count%d", n))
 			cmd.Stdin = make([]byte, 4<<20)
-			cut := time.AfterFunc(takes*time.Duration(n)/3, line.Cut)
+			cut := make(chan struct{})
+			time.AfterFunc(takes*time.Duration(n)/3, func() { line.Cut(); close(cut) })
 			_, err := b.conn.Start(b.soon(), b.launch(n+1), cmd)
-			cut.Stop()
+			<-cut
 			if err != nil {
 				isCut(t, err)
 			}
@@ -149,13 +150,15 @@ var lineTests = map[string]func(*testing.T, Subject){
 	"stop, cut": func(t *testing.T, s Subject) {
 		s, _, line := lined(t, s)
 		b := newBox(t, s).settled()
-		b.start(1, shell(held+stubborn["in another session"]))
+		b.start(1, shell(held+stubborn["TERM is ignored"]))
 		f := b.follow(1, sandbox.Offsets{})
 		f.until("ready")
-		time.AfterFunc(200*time.Millisecond, line.Cut)
+		cut := make(chan struct{})
+		time.AfterFunc(200*time.Millisecond, func() { line.Cut(); close(cut) })
 		if err := b.conn.Stop(b.soon(), b.launch(1), 2*time.Second); err != nil {
 			isCut(t, err)
 		}
+		<-cut
 		retried(t, "stop", func() error { return b.conn.Stop(b.soon(), b.launch(1), 0) })
 		if got := f.end(); got.Signal == "" {
 			t.Errorf("%+v", got)
@@ -176,12 +179,14 @@ var lineTests = map[string]func(*testing.T, Subject){
 		takes := time.Since(began)
 		remove(t, u.soon(), p, host)
 		for _, tenths := range []time.Duration{1, 5, 8} {
-			var cut *time.Timer
-			err := u.try(u.soon(), hostOperations[0], 0, func() { cut = time.AfterFunc(takes*tenths/10, line.Cut) })
+			cut := make(chan struct{})
+			err := u.try(u.soon(), hostOperations[0], 0, func() {
+				time.AfterFunc(takes*tenths/10, func() { line.Cut(); close(cut) })
+			})
 			if err != nil {
 				is(t, err, faults.SandboxProvisioning)
 			}
-			cut.Stop()
+			<-cut
 			time.Sleep(takes) // what goes on there without us comes to its end
 			u.check(hostOperations[0])
 		}
