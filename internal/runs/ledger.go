@@ -75,16 +75,14 @@ func (l *hostLedger) Created(ctx context.Context, id int64, host sandbox.Host) e
 
 // Releasing is sandbox.Ledger's.
 func (l *hostLedger) Releasing(ctx context.Context, id int64) error {
-	var released bool
-	err := l.move(ctx, id, "release host", `
-		UPDATE executor.sandbox_hosts SET state = CASE WHEN state = 'released' THEN state ELSE 'releasing' END
-		WHERE id = $1 AND EXISTS (SELECT FROM executor.runs WHERE id = run_id AND runs.epoch = $2 FOR SHARE)
-		RETURNING id`)
-	if err != nil {
-		return err
-	}
-	err = l.store.pool.QueryRow(ctx, l.store.q(`SELECT state = 'released' FROM executor.sandbox_hosts WHERE id = $1`), id).Scan(&released)
-	if err == nil && released {
+	var state sandbox.EntryState
+	err := l.store.persist(ctx, "release host", func(ctx context.Context) error {
+		return fencedIfNone(l.store.pool.QueryRow(ctx, l.store.q(`
+			UPDATE executor.sandbox_hosts SET state = CASE WHEN state = 'released' THEN state ELSE 'releasing' END
+			WHERE id = $1 AND EXISTS (SELECT FROM executor.runs WHERE id = run_id AND runs.epoch = $2 FOR SHARE)
+			RETURNING state`), id, l.epoch).Scan(&state))
+	})
+	if err == nil && state != sandbox.Releasing {
 		return sandbox.ErrReleased
 	}
 	return err
