@@ -37,6 +37,15 @@ func (c *Conn) call(ctx context.Context, op string, args []string, stdio sandbox
 }
 
 func (c *Conn) callAs(ctx context.Context, nonce, op string, args []string, stdio sandbox.Stdio) (answer, error) {
+	return c.run(ctx, nonce, op, args, stdio, nil)
+}
+
+// following is an answer with which an operation is not over yet.
+const following = "following"
+
+// run is callAs, where goesOn hears that the operation is following, and says
+// where its stderr goes from there on.
+func (c *Conn) run(ctx context.Context, nonce, op string, args []string, stdio sandbox.Stdio, goesOn func(answer) io.Writer) (answer, error) {
 	if ctx.Err() != nil {
 		return answer{}, context.Cause(ctx)
 	}
@@ -44,7 +53,7 @@ func (c *Conn) callAs(ctx context.Context, nonce, op string, args []string, stdi
 	defer cancel(nil)
 	in := newSource(ctx, stdio.In, cancel)
 	out := &sink{to: stdio.Out, cancel: cancel}
-	errs := &splitter{to: &sink{to: stdio.Err, cancel: cancel}, nonce: []byte(nonce + " ")}
+	errs := &splitter{to: &sink{to: stdio.Err, cancel: cancel}, nonce: []byte(nonce + " "), goesOn: goesOn}
 	run := sandbox.Stdio{Out: out, Err: errs}
 	if in != nil {
 		run.In = in
@@ -57,7 +66,7 @@ func (c *Conn) callAs(ctx context.Context, nonce, op string, args []string, stdi
 		return answer{}, context.Cause(ctx)
 	}
 	if err == nil && errs.found {
-		return parseAnswer(errs), nil
+		return errs.parse(), nil
 	}
 	if gone := c.host.Diagnose(ctx); gone != nil && (err == nil || !errors.Is(gone, faults.SandboxUnavailable)) {
 		return answer{}, gone
@@ -109,17 +118,8 @@ type answer struct {
 	said string // what its tools said, for people
 }
 
-func parseAnswer(s *splitter) answer {
-	line, body, _ := bytes.Cut(s.answer.Bytes(), []byte("\n"))
-	fields := strings.Fields(string(line))
-	a := answer{body: body, said: string(bytes.TrimSpace(s.said.Bytes()))}
-	if len(fields) > 0 {
-		a.word, a.args = fields[0], fields[1:]
-	}
-	return a
-}
-
-// splitter hands on what comes before the nonce and keeps what comes after it.
+// splitter hands on what comes before the nonce and keeps what comes after it;
+// once more, where the answer is following.
 type splitter struct {
 	to     *sink
 	nonce  []byte
@@ -127,12 +127,12 @@ type splitter struct {
 	found  bool
 	said   bytes.Buffer // what was handed on to nobody
 	answer bytes.Buffer
+	goesOn func(answer) io.Writer // nil: nothing does, or it did
 }
 
 func (s *splitter) Write(p []byte) (int, error) {
 	if s.found {
-		s.answer.Write(p[:min(len(p), max(0, maxSaid-s.answer.Len()))])
-		return len(p), nil
+		return len(p), s.keep(p)
 	}
 	data := append(s.held, p...)
 	if i := bytes.Index(data, s.nonce); i >= 0 {
@@ -140,8 +140,7 @@ func (s *splitter) Write(p []byte) (int, error) {
 		if err := s.pass(data[:i]); err != nil {
 			return 0, err
 		}
-		s.answer.Write(data[i+len(s.nonce):])
-		return len(p), nil
+		return len(p), s.keep(data[i+len(s.nonce):])
 	}
 	keep := 0
 	for n := min(len(s.nonce)-1, len(data)); n > 0; n-- {
@@ -156,6 +155,40 @@ func (s *splitter) Write(p []byte) (int, error) {
 	}
 	s.held = rest
 	return len(p), nil
+}
+
+// keep adds to the answer. Is it following, then another is looked for behind
+// its line.
+func (s *splitter) keep(p []byte) error {
+	if s.goesOn == nil {
+		s.answer.Write(p[:min(len(p), max(0, maxSaid-s.answer.Len()))])
+		return nil
+	}
+	s.answer.Write(p)
+	_, rest, whole := bytes.Cut(s.answer.Bytes(), []byte("\n"))
+	if !whole {
+		return nil
+	}
+	rest = bytes.Clone(rest)
+	a, goesOn := s.parse(), s.goesOn
+	s.goesOn = nil
+	if a.word != following {
+		return nil
+	}
+	s.to.to, s.found = goesOn(a), false
+	s.answer.Reset()
+	_, err := s.Write(rest)
+	return err
+}
+
+func (s *splitter) parse() answer {
+	line, body, _ := bytes.Cut(s.answer.Bytes(), []byte("\n"))
+	fields := strings.Fields(string(line))
+	a := answer{body: body, said: string(bytes.TrimSpace(s.said.Bytes()))}
+	if len(fields) > 0 {
+		a.word, a.args = fields[0], fields[1:]
+	}
+	return a
 }
 
 func (s *splitter) pass(p []byte) error {

@@ -83,7 +83,7 @@ func TestOutOfMemory(t *testing.T) {
 func answerOf(said string) answer {
 	s := &splitter{found: true}
 	_, _ = s.Write([]byte(said))
-	return parseAnswer(s)
+	return s.parse()
 }
 
 // Whatever a host says is a fault of it or what was asked for.

@@ -24,10 +24,10 @@ type wire struct {
 	remote.Host
 	brief bool // it breaks as soon as something comes
 
-	mu      sync.Mutex
-	whole   context.Context
-	cut     context.CancelFunc
-	follows int
+	mu    sync.Mutex
+	whole context.Context
+	cut   context.CancelFunc
+	ops   []string
 }
 
 func (w *wire) mend() {
@@ -39,9 +39,8 @@ func (w *wire) mend() {
 func (w *wire) Run(ctx context.Context, argv []string, stdio sandbox.Stdio) (int, error) {
 	w.mu.Lock()
 	whole := w.whole
-	if slices.Contains(argv, "follow") {
-		w.follows++
-	}
+	op := operation(argv)
+	w.ops = append(w.ops, op)
 	w.mu.Unlock()
 	broken := func() error {
 		return faults.New(faults.SandboxUnavailable, "run", errors.New("the connection broke"))
@@ -52,7 +51,7 @@ func (w *wire) Run(ctx context.Context, argv []string, stdio sandbox.Stdio) (int
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(whole, cancel)()
-	if w.brief && slices.Contains(argv, "follow") {
+	if w.brief && op == "follow" {
 		stdio.Out = &once{stdio.Out, cancel}
 		whole = ctx
 	}
@@ -61,6 +60,28 @@ func (w *wire) Run(ctx context.Context, argv []string, stdio sandbox.Stdio) (int
 		return 0, broken()
 	}
 	return status, err
+}
+
+// operation is which one of remote.sh it is that argv runs.
+func operation(argv []string) string {
+	for _, op := range []string{"prepare", "start", "follow", "stop"} {
+		if slices.Contains(argv, op) {
+			return op
+		}
+	}
+	return ""
+}
+
+// follows is how many followers there were, besides the one that began as a start.
+func (w *wire) follows() (n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, op := range w.ops {
+		if op == "follow" {
+			n++
+		}
+	}
+	return n
 }
 
 type once struct {
@@ -82,7 +103,13 @@ const (
 // started is a process of a host behind a wire, and the host's directory.
 func started(t *testing.T, script string) (*wire, sandbox.Conn, string) {
 	t.Helper()
-	p := &provider{root: t.TempDir(), shell: "/bin/sh", path: os.Getenv("PATH")}
+	return startedIn(t, os.Getenv("PATH"), script)
+}
+
+// startedIn is started where the host's programs are in path.
+func startedIn(t *testing.T, path, script string) (*wire, sandbox.Conn, string) {
+	t.Helper()
+	p := &provider{root: t.TempDir(), shell: "/bin/sh", path: path}
 	host, err := p.Create(t.Context(), sandbox.HostSpec{Key: "host"})
 	if err != nil {
 		t.Fatal(err)
@@ -95,6 +122,11 @@ func started(t *testing.T, script string) (*wire, sandbox.Conn, string) {
 	w := &wire{Host: &local{provider: p, id: host.ID}}
 	w.mend()
 	conn := remote.New(w, remote.Config{Shell: p.shell, Base: "base", Patience: patience, Retry: retry})
+	t.Cleanup(func() {
+		if err := conn.Close(); err != nil {
+			t.Error("close:", err)
+		}
+	})
 	if err := conn.Prepare(t.Context()); err != nil {
 		t.Fatal("prepare:", err)
 	}
@@ -138,8 +170,8 @@ func TestQuietThenCut(t *testing.T) {
 	if err != nil || exit.Code != 3 || out.String() != "1\n2\n" {
 		t.Errorf("%+v, %v, %q", exit, err, out.String())
 	}
-	if w.follows < 3 {
-		t.Errorf("%d followers: it was not cut", w.follows)
+	if n := w.follows(); n < 2 {
+		t.Errorf("%d more followers: it was not cut", n)
 	}
 }
 
@@ -159,6 +191,8 @@ func TestQuietThenGone(t *testing.T) {
 func TestFollowersThatBreakOff(t *testing.T) {
 	t.Parallel()
 	w, conn, _ := started(t, "sleep 300; sleep 300")
+	w.cut()
+	w.mend()
 	w.brief = true
 	ctx, cancel := context.WithTimeout(t.Context(), 30*patience)
 	defer cancel()

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -20,13 +21,20 @@ func (c *Conn) Start(ctx context.Context, launch sandbox.Launch, cmd sandbox.Com
 	if err != nil {
 		return sandbox.Process{}, err
 	}
+	if ctx.Err() != nil {
+		return sandbox.Process{}, context.Cause(ctx)
+	}
 	nonce := newNonce()
-	input := io.MultiReader(strings.NewReader(header+nonce+"\n"), strings.NewReader(string(cmd.Stdin)))
-	answer, err := c.callAs(ctx, nonce, "start", []string{launch.Name(), strconv.Itoa(len(cmd.Stdin))}, sandbox.Stdio{In: input})
+	input := io.MultiReader(strings.NewReader(header+nonce+"\n"), bytes.NewReader(cmd.Stdin))
+	s := c.start(ctx, nonce, []string{launch.Name(), strconv.Itoa(len(cmd.Stdin)), c.ceiling()}, input)
+	answer, goesOn, err := s.started()
+	if goesOn {
+		c.standbys.put(launch, s)
+	}
 	if err != nil {
 		return sandbox.Process{}, err
 	}
-	if answer.word != "started" && answer.word != "adopted" {
+	if answer.word != following && answer.word != "started" && answer.word != "adopted" {
 		return sandbox.Process{}, answer.fault(op)
 	}
 	at, err := strconv.ParseInt(arg(answer, 0), 10, 64)
@@ -94,18 +102,8 @@ type follower struct {
 
 func (f *follower) once(ctx context.Context) (sandbox.Exit, error) {
 	const op = "follow process"
-	open, tell := io.Pipe() // an input that ends with us
-	defer tell.Close()
-	f.tell, f.began = tell, time.Time{}
-	out := f.stream(sandbox.Stdout, &f.at.Stdout, &f.given.Stdout)
-	answer, err := f.conn.call(ctx, "follow",
-		[]string{f.launch.Name(), strconv.FormatInt(f.at.Stdout, 10), strconv.FormatInt(f.at.Stderr, 10),
-			strconv.FormatInt(f.conn.cfg.OutputCeiling, 10)},
-		sandbox.Stdio{
-			In:  open,
-			Out: &afterFirstLine{to: out, found: func() { f.began = time.Now() }},
-			Err: f.stream(sandbox.Stderr, &f.at.Stderr, &f.given.Stderr),
-		})
+	f.began = time.Time{}
+	answer, err := f.call(ctx)
 	if f.failed != nil {
 		return sandbox.Exit{}, f.failed
 	}
@@ -141,6 +139,30 @@ func (f *follower) once(ctx context.Context) (sandbox.Exit, error) {
 	}
 	return end.Exit, end.DiskFull()
 }
+
+// call runs a follower in the host, the one that waits for us before all.
+func (f *follower) call(ctx context.Context) (answer, error) {
+	out := &afterFirstLine{
+		to:    f.stream(sandbox.Stdout, &f.at.Stdout, &f.given.Stdout),
+		found: func() { f.began = time.Now() },
+	}
+	errs := f.stream(sandbox.Stderr, &f.at.Stderr, &f.given.Stderr)
+	if s := f.conn.standbys.take(f.launch); s != nil {
+		if f.at == (sandbox.Offsets{}) {
+			f.tell = s.tell
+			return s.follow(ctx, out, errs)
+		}
+		s.cancel(errNotFollowed)
+	}
+	open, tell := io.Pipe() // an input that ends with us
+	defer tell.Close()
+	f.tell = tell
+	return f.conn.call(ctx, "follow",
+		[]string{f.launch.Name(), strconv.FormatInt(f.at.Stdout, 10), strconv.FormatInt(f.at.Stderr, 10), f.conn.ceiling()},
+		sandbox.Stdio{In: open, Out: out, Err: errs})
+}
+
+func (c *Conn) ceiling() string { return strconv.FormatInt(c.cfg.OutputCeiling, 10) }
 
 // stream hands bytes to the sink, counts them, and tells the host what it need
 // not keep any more.

@@ -21,6 +21,7 @@
 //
 //	Exec      header ─► stdin ─► command ─► its tree is ended ─► answer
 //	Start     header ─► stdin, into a file; mkdir is the guard ─► supervisor ─► pid
+//	          ─► answer; then it goes on as the first follower, from 0
 //	Follow    stdout and stderr are those of the process, from the offsets on;
 //	          what may be given back of them goes over stdin; a connection
 //	          that breaks is made again, and resumes
@@ -92,6 +93,8 @@ type Config struct {
 type Conn struct {
 	host Host
 	cfg  Config
+
+	standbys standbys
 }
 
 var _ sandbox.Conn = (*Conn)(nil)
@@ -132,4 +135,7 @@ func (c *Conn) Prepare(ctx context.Context) error {
 }
 
 // Close implements sandbox.Conn.
-func (c *Conn) Close() error { return c.host.Close() }
+func (c *Conn) Close() error {
+	c.standbys.close()
+	return c.host.Close()
+}

@@ -299,6 +299,12 @@ exceeds() {
 	[ $(($2 - given)) -gt "$ceiling" ]
 }
 
+# read_on hands on what there is, beside us.
+read_on() {
+	(cat <&6 >&5 && exec cat <&7 >&4) &
+	reader=$!
+}
+
 # reading: whether the reader is at work. A zombie is not.
 reading() {
 	[ -n "$reader" ] && { read -r stat </proc/"$reader"/stat; } 2>/dev/null || return 1
@@ -320,6 +326,81 @@ oom() {
 		done <$file
 	done
 	echo 0
+}
+
+# follow STDOUT STDERR CEILING hands on what the process of $dir prints, from the
+# offsets on.
+follow() {
+	exec 8<&0 </dev/null
+	mark=EXECUTOR_LAUNCH=$dir/ helper= ceiling=$3
+	exec 6<"$dir/stdout" 7<"$dir/stderr" || answer lost
+	# The descriptors keep their places from one cat to the next.
+	[ "$1" = 0 ] || dd bs=1 skip="$1" count=0 <&6
+	[ "$2" = 0 ] || dd bs=1 skip="$2" count=0 <&7
+
+	# Whoever follows holds the input open, and says in it what may be given
+	# back. When it ends, nobody listens.
+	group=$$ keeps=
+	of_group() { [ "$3" != $$ ] || group=-$$; }
+	read -r stat </proc/$$/stat
+	of_group ${stat##*) }
+	(
+		while read -r stream upto <&8; do [ -n "$keeps" ] || give "$stream" "$upto"; done
+		kill -KILL $group
+	) 4>&- 5>&- 6<&- 7<&- &
+	watch=$!
+	exec 8<&-
+
+	# The reader is beside the loop: it stands still while nobody takes what
+	# it hands on, and the ceiling holds all the same.
+	echo content >&5
+	seen= last= wait=0.01
+	while :; do
+		ended=
+		[ -e "$dir/exit" ] || supervised || ended=1
+		[ ! -e "$dir/exit" ] || ended=1
+		if [ -n "$ended" ]; then
+			reading || read_on # somebody waits for it
+			end
+		fi
+		size=$(stat -c %s "$dir/stdout" "$dir/stderr") || ended=1
+		if [ -n "$ended" ] || ! reading; then
+			[ -z "$reader" ] || wait "$reader" || exit 1
+			reader=
+		fi
+		if [ -n "$ended" ]; then
+			cat <&6 >&5 && cat <&7 >&4 || exit 1
+			break
+		fi
+		# First it is written down, so that whoever follows later knows.
+		if over || { exceeds && [ ! -e "$dir/exit" ] && echo 1 1<>"$dir/over" && over; }; then
+			kill_command
+			end
+			continue
+		fi
+		if [ -z "$reader" ] && [ "$size" != "$seen" ]; then
+			read_on
+			seen=$size
+		fi
+		[ "$size" = "$last" ] || wait=0.04
+		last=$size
+		pause $wait
+		case $wait in
+		0.01) wait=0.02 ;;
+		0.02) wait=0.04 ;;
+		0.04) wait=0.08 ;;
+		0.08) wait=0.15 ;;
+		*) wait=0.25 ;;
+		esac
+	done
+	kill -KILL $watch
+	word=ended
+	[ -e "$dir/exit" ] || word=lost
+	! over || word=over
+	before=0
+	read -r before <"$dir/oom"
+	printf '%s %s %s %s %s\n' "$nonce" $word "$before" "$(oom)" "$(echo $size)" >&4
+	cat "$dir/exit" >&4
 }
 
 case $op in
@@ -352,7 +433,7 @@ cancel) # NONCE of an exec: what is there of it, and what may come of it later
 	answer ok
 	;;
 
-start) # NAME LENGTH of the command's input
+start) # NAME LENGTH CEILING; goes on as follow from 0, if it started something
 	ready
 	dir=$base/run/$1
 	if [ -d "$dir" ]; then
@@ -367,12 +448,13 @@ start) # NAME LENGTH of the command's input
 	new=$base/run/.new-$nonce
 	trap 'rm -rf "$new"' EXIT
 	trap : PIPE
-	mkdir "$new" && cat >"$new/stdin" || failed input "$base/run"
-	[ "$(stat -c %s "$new/stdin")" = "$2" ] || answer cut
-	reserve=$(printf '%128s' | tr ' ' '\n'; echo x)
+	mkdir "$new" && { [ "$2" = 0 ] || head -c "$2"; } >"$new/stdin" || failed input "$base/run"
+	[ "$2" = 0 ] || [ "$(stat -c %s "$new/stdin")" = "$2" ] || answer cut
+	reserve=$nl
+	while [ ${#reserve} -lt 128 ]; do reserve=$reserve$reserve; done
 	: >"$new/stdout" && : >"$new/stderr" && oom >"$new/oom" && echo 0 >"$new/over" &&
 		printf '%20d\n' 0 >"$new/given.stdout" && printf '%20d\n' 0 >"$new/given.stderr" &&
-		printf %s "${reserve%x}" >"$new/pid.new" && printf %s "${reserve%x}" >"$new/status" || failed layout "$base/run"
+		printf %s "$reserve" >"$new/pid.new" && printf %s "$reserve" >"$new/status" || failed layout "$base/run"
 	# The guard: whoever makes it starts, all others adopt.
 	if ! mkdir "$dir" 2>/dev/null; then
 		[ -d "$dir" ] || failed guard "$base/run"
@@ -393,84 +475,27 @@ start) # NAME LENGTH of the command's input
 	until [ -e "$dir/pid" ]; do
 		[ $tries -lt 1000 ] || answer lost
 		tries=$((tries + 1))
-		pause 0.01
+		pause 0.005
 	done
-	started started
+	# Without setsid, to end our group is to end the process.
+	[ -n "$setsid" ] || started started
+	exec 2>/dev/null
+	rmdir "$new"
+	trap - EXIT PIPE
+	at=$(stat -c %Y "$dir/pid") || answer lost
+	printf '%s following %s\n' "$nonce" "$at" >&4
+	follow 0 0 "$3"
 	;;
 
 follow) # NAME STDOUT STDERR CEILING; a line of its own goes before stdout
-	exec 2>/dev/null 8<&0 </dev/null
+	exec 2>/dev/null
+	dir=$base/run/$1
 	ready
-	dir=$base/run/$1 mark="EXECUTOR_LAUNCH=$base/run/$1/" helper= ceiling=$4
 	[ -d "$dir" ] || answer none
 	begun
 	kept stdout "$2"
 	kept stderr "$3"
-	exec 6<"$dir/stdout" 7<"$dir/stderr" || answer lost
-	# The descriptors keep their places from one cat to the next.
-	dd bs=1 skip="$2" count=0 <&6
-	dd bs=1 skip="$3" count=0 <&7
-
-	# Whoever follows holds the input open, and says in it what may be given
-	# back. When it ends, nobody listens.
-	group=$$ keeps=
-	of_group() { [ "$3" != $$ ] || group=-$$; }
-	read -r stat </proc/$$/stat
-	of_group ${stat##*) }
-	(
-		while read -r stream upto <&8; do [ -n "$keeps" ] || give "$stream" "$upto"; done
-		kill -KILL $group
-	) 4>&- 5>&- 6<&- 7<&- &
-	watch=$!
-	exec 8<&-
-
-	# The reader is beside the loop: it stands still while nobody takes what
-	# it hands on, and the ceiling holds all the same.
-	echo content >&5
-	seen= last= wait=0.01
-	while :; do
-		ended=
-		[ -e "$dir/exit" ] || supervised || ended=1
-		[ ! -e "$dir/exit" ] || ended=1
-		[ -z "$ended" ] || end
-		size=$(stat -c %s "$dir/stdout" "$dir/stderr") || ended=1
-		if [ -n "$ended" ] || ! reading; then
-			[ -z "$reader" ] || wait "$reader" || exit 1
-			reader=
-		fi
-		if [ -n "$ended" ]; then
-			cat <&6 >&5 && cat <&7 >&4 || exit 1
-			break
-		fi
-		# First it is written down, so that whoever follows later knows.
-		if over || { exceeds && [ ! -e "$dir/exit" ] && echo 1 1<>"$dir/over" && over; }; then
-			kill_command
-			end
-			continue
-		fi
-		if [ -z "$reader" ] && [ "$size" != "$seen" ]; then
-			(cat <&6 >&5 && exec cat <&7 >&4) &
-			reader=$! seen=$size
-		fi
-		[ "$size" = "$last" ] || wait=0.04
-		last=$size
-		pause $wait
-		case $wait in
-		0.01) wait=0.02 ;;
-		0.02) wait=0.04 ;;
-		0.04) wait=0.08 ;;
-		0.08) wait=0.15 ;;
-		*) wait=0.25 ;;
-		esac
-	done
-	kill -KILL $watch
-	word=ended
-	[ -e "$dir/exit" ] || word=lost
-	! over || word=over
-	before=0
-	read -r before <"$dir/oom"
-	printf '%s %s %s %s %s\n' "$nonce" $word "$before" "$(oom)" "$(echo $size)" >&4
-	cat "$dir/exit" >&4
+	follow "$2" "$3" "$4"
 	;;
 
 stop) # NAME GRACE in hundredths of a second

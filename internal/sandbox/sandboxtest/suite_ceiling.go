@@ -19,8 +19,10 @@ var ceilingTests = map[string]func(*testing.T, Subject){
 	"a flood on stderr": func(t *testing.T, s Subject) { flood(t, s, ">&2") },
 	"an end of its own": func(t *testing.T, s Subject) {
 		b := newCeilingBox(t, s, 1<<20)
-		b.start(1, shell(held+"head -c 3145728 /dev/zero; touch printed; exit 5"))
-		b.sh("until [ -e printed ]; do sleep 0.01; done")
+		b.start(1, shell(held+"until [ -e go ]; do sleep 0.01; done; head -c 3145728 /dev/zero; touch printed; exit 5"))
+		_ = b.conn.Close() // nobody follows it, nor is about to
+		b.dial(b.provider)
+		b.sh("touch go; until [ -e printed ]; do sleep 0.01; done")
 		b.dead()
 		b.stop(1, patience) // waits until the end is recorded
 		f := b.follow(1, sandbox.Offsets{})
