@@ -32,6 +32,7 @@ import (
 	"context"
 	"errors"
 	"regexp"
+	"sync"
 	"time"
 
 	"github.com/moby/moby/client"
@@ -97,6 +98,8 @@ type Provider struct {
 	log    zerolog.Logger
 
 	progressEvery time.Duration // of a pull
+
+	untried sync.Map // ids of containers that we made and in which nothing ran yet
 
 	turn  chan struct{} // held by who negotiates
 	ready bool

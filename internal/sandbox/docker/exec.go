@@ -72,6 +72,9 @@ func (c *container) Run(ctx context.Context, argv []string, stdio sandbox.Stdio)
 		return 0, p.fault(ctx, op, seen, err, faults.SandboxNotFound)
 	}
 	status, ran, err := c.status(ctx, made.ID)
+	if ran {
+		p.untried.Delete(c.id)
+	}
 	if err == nil && !ran {
 		return 0, notRun(op, status, out.head)
 	}
@@ -117,10 +120,17 @@ func (c *container) status(ctx context.Context, exec string) (status int, ran bo
 func (c *container) Diagnose(ctx context.Context) error {
 	const op = "look at the container"
 	found, err := c.provider.inspect(ctx, op, c.id)
-	if err != nil {
-		return err
+	if err == nil {
+		err = ended(op, found)
 	}
-	if err := ended(op, found); err != nil {
+	if errors.Is(err, faults.SandboxNotFound) {
+		if _, untried := c.provider.untried.LoadAndDelete(c.id); untried {
+			if why := c.provider.stillborn(ctx); why != nil {
+				return why
+			}
+		}
+	}
+	if err != nil {
 		return err
 	}
 	if s := state(found); s != api.StateRunning {

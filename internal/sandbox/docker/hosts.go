@@ -74,6 +74,9 @@ func (p *Provider) Create(ctx context.Context, spec sandbox.HostSpec) (sandbox.H
 		case err == nil:
 			host := p.host(made.ID, options.Config.Labels)
 			err := p.start(ctx, made.ID, true)
+			if err == nil {
+				p.untried.Store(made.ID, true)
+			}
 			return host, err
 		case errdefs.IsNotFound(err) && !pulled && p.cfg.Pull != PullNever:
 			if err := p.pull(ctx); err != nil {
@@ -226,6 +229,7 @@ func (p *Provider) Delete(ctx context.Context, id string) error {
 	if !idRE.MatchString(id) {
 		return nil
 	}
+	p.untried.Delete(id)
 	if err := p.negotiate(ctx); err != nil {
 		return err
 	}
@@ -278,7 +282,7 @@ func ended(op string, c api.InspectResponse) error {
 	switch s {
 	case api.StateRunning, api.StatePaused, api.StateRestarting:
 		return nil
-	case api.StateExited, api.StateDead:
+	case api.StateExited, api.StateDead, api.StateRemoving:
 		switch {
 		case c.State.OOMKilled:
 			kind = faults.SandboxOOM

@@ -174,13 +174,25 @@ func TestDoesNotStart(t *testing.T) {
 		"no such shell": func(c *Config) { c.Shell = "/bin/none" },
 		"no such user":  func(c *Config) { c.User = "nobody-knows" },
 	} {
-		_, conn := create(t, open(t, change, func(c *Config) { c.Installation += name }))
-		var err error
-		for err == nil || errors.Is(err, faults.SandboxConflict) || errors.Is(err, faults.SandboxUnavailable) {
-			_, err = conn.Exec(t.Context(), shell("true"), sandbox.Stdio{})
-		}
-		if !errors.Is(err, faults.SandboxInvalid) {
-			t.Errorf("%s: %v", name, err)
+		for _, lease := range []time.Duration{0, time.Hour} { // with one, it removes itself
+			p := open(t, change, func(c *Config) { c.Installation += name; c.Lease = lease })
+			_, conn := create(t, p)
+			var err error
+			for err == nil || errors.Is(err, faults.SandboxConflict) || errors.Is(err, faults.SandboxUnavailable) {
+				_, err = conn.Exec(t.Context(), shell("true"), sandbox.Stdio{})
+			}
+			if !errors.Is(err, faults.SandboxInvalid) {
+				t.Errorf("%s, lease %s: %v", name, lease, err)
+			}
+			for began := time.Now(); lease > 0; time.Sleep(50 * time.Millisecond) {
+				hosts, err := p.List(t.Context())
+				if err == nil && len(hosts) == 0 {
+					break
+				}
+				if err != nil || time.Since(began) > 20*time.Second {
+					t.Fatalf("%s: left %+v, %v", name, hosts, err)
+				}
+			}
 		}
 	}
 	p := open(t, func(c *Config) { c.Image = "executor-test-none:latest" })
