@@ -171,7 +171,7 @@ func (p *Provider) List(ctx context.Context) ([]sandbox.Host, error) {
 		}
 		hosts = append(hosts, h)
 	}
-	if err := p.keys.sweep(shown); err != nil {
+	if err := p.keys.sweep(shown, p.api.now()); err != nil {
 		p.log.Warn().Err(err).Msg("private keys of hosts that are gone stay")
 	}
 	return hosts, nil

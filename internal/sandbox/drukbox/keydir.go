@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -98,22 +99,43 @@ func (d keyDir) remove(id string) error { return d.unlink(id, id+ownerSuffix) }
 // sweepAge spares hosts that were made after the list was.
 const sweepAge = time.Hour
 
-// sweep removes what is kept for hosts that are gone.
-func (d keyDir) sweep(alive map[string]bool) error {
+// sweep removes what is kept for hosts that are gone, and for creates that
+// made none: those whose lease would be over.
+func (d keyDir) sweep(alive map[string]bool, now time.Time) error {
 	entries, err := os.ReadDir(string(d))
 	if err != nil {
 		return diskFault("sweep private keys", err)
 	}
 	var failed []error
 	for _, e := range entries {
-		id := strings.TrimSuffix(e.Name(), ownerSuffix)
 		info, err := e.Info()
-		if err != nil || !validID(id) || alive[id] || time.Since(info.ModTime()) < sweepAge {
+		if err != nil || time.Since(info.ModTime()) < sweepAge || !d.useless(e.Name(), alive, now) {
 			continue
 		}
 		failed = append(failed, d.unlink(e.Name()))
 	}
 	return errors.Join(failed...)
+}
+
+// useless: whoever waits for a lock that is removed takes the next one.
+func (d keyDir) useless(name string, alive map[string]bool, now time.Time) bool {
+	if key, ok := strings.CutSuffix(name, intentSuffix); ok {
+		return d.over(key, now)
+	}
+	if key, ok := strings.CutSuffix(name, lockSuffix); ok {
+		return d.over(key, now)
+	}
+	id := strings.TrimSuffix(name, ownerSuffix)
+	return validID(id) && !alive[id]
+}
+
+// over: whether every lease that was asked for under a hash has ended.
+func (d keyDir) over(hash string, now time.Time) bool {
+	var i intent
+	if err := d.readJSON(hash+intentSuffix, &i); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	return !slices.ContainsFunc(i.Ends, func(end int64) bool { return end >= now.UnixMicro() })
 }
 
 // intend notes, before a create is sent, what will tell its host.

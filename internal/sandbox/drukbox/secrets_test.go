@@ -1,7 +1,9 @@
 package drukbox_test
 
 import (
+	"fmt"
 	"io/fs"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -135,4 +137,55 @@ func TestKeysOfHostsThatAreGone(t *testing.T) {
 		t.Errorf("left: %v", left)
 	}
 	w.works(p, kept)
+}
+
+// A create that was refused leaves what would tell its host, for as long as
+// there could be one.
+func TestCreatesThatMadeNone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, drukboxtest.Options{})
+	p := w.open(t, nil)
+	w.server.Intercept(func(rw http.ResponseWriter, r *http.Request, next http.Handler) bool {
+		if r.Method != http.MethodPost {
+			return false
+		}
+		rw.WriteHeader(http.StatusServiceUnavailable)
+		return true
+	})
+	if _, err := p.Create(soon(t), sandbox.HostSpec{Key: "key"}); err == nil {
+		t.Fatal("it was not refused")
+	}
+	files := func() []string {
+		found, _ := filepath.Glob(filepath.Join(w.keys, "*"))
+		return found
+	}
+	before, old := files(), time.Now().Add(-2*time.Hour)
+	if len(before) != 2 {
+		t.Errorf("it left %v", before)
+	}
+	sweep := func() []string {
+		for _, file := range files() {
+			if err := os.Chtimes(file, old, old); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := p.List(soon(t)); err != nil {
+			t.Fatal(err)
+		}
+		return files()
+	}
+	if left := sweep(); len(left) != 2 {
+		t.Errorf("before the lease is over, only %v", left)
+	}
+	for _, file := range before {
+		if strings.HasSuffix(file, ".intent") {
+			if err := os.WriteFile(file, fmt.Appendf(nil, `{"key":"key","ends":[%d]}`, old.UnixMicro()), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	sweep() // in the order of their names, the lock may be first
+	if left := sweep(); len(left) != 0 {
+		t.Errorf("after it, still %v", left)
+	}
 }
