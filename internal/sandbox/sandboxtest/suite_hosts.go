@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"executor/internal/faults"
 	"executor/internal/sandbox"
@@ -112,6 +113,38 @@ var hostTests = map[string]func(*testing.T, Subject){
 				t.Errorf("delete %q: %v", id, err)
 			}
 		}
+	},
+	"leases": func(t *testing.T, s Subject) {
+		renewer, ok := s.Open(t).(sandbox.Renewer)
+		if !ok {
+			t.Skip("its leases cannot be put off")
+		}
+		b := newBox(t, s)
+		before := b.host.ExpiresAt
+		if !before.After(time.Now()) {
+			t.Fatalf("a new host's lease ends at %s", before)
+		}
+		until := before.Add(time.Hour)
+		for i, at := range []time.Time{until, time.Now().Add(time.Minute)} { // later, and no sooner
+			got, err := renewer.Renew(b.soon(), b.host, at)
+			if err != nil || got.ID != b.host.ID || got.Key != b.host.Key || got.ExpiresAt.Sub(until).Abs() > time.Minute {
+				t.Errorf("renewal %d to %s: %+v, %v", i, at, got, err)
+			}
+		}
+		got, err := b.provider.Get(b.soon(), b.host.ID)
+		if err != nil || got.ExpiresAt.Sub(until).Abs() > time.Minute {
+			t.Errorf("then it is %+v, %v", got, err)
+		}
+		done, cancel := context.WithCancelCause(t.Context())
+		cancel(errEnough)
+		if _, err := renewer.Renew(done, b.host, until); !errors.Is(err, errEnough) || faults.Classified(err) {
+			t.Errorf("cancelled: %v", err)
+		}
+		if err := b.provider.Delete(b.soon(), b.host.ID); err != nil {
+			t.Fatal("delete:", err)
+		}
+		_, err = renewer.Renew(b.soon(), b.host, until)
+		is(t, err, faults.SandboxNotFound)
 	},
 	"deleted under a running process": func(t *testing.T, s Subject) {
 		b := newBox(t, s)
