@@ -68,10 +68,13 @@ func (r *reaper) pass(ctx context.Context) error {
 	return err
 }
 
-// judge marks dead executors: silent for the lease, while somebody looked all
-// the time; or without a session for a while, and silent meanwhile. When
-// Postgres was away, everybody gets one lease to come back.
+// judge marks dead executors: silent for a lease in which somebody looked; or
+// without a session for a while, and silent meanwhile, unless Postgres has just
+// started and everybody's is gone.
 func (r *reaper) judge(ctx context.Context) error {
+	if err := r.Store.Look(ctx); err != nil {
+		return err
+	}
 	suspects, err := r.Store.Suspects(ctx, r.Config.Lease)
 	if err != nil {
 		return err

@@ -22,7 +22,7 @@ type ExecutorInfo struct {
 // Register writes the executor's row. Its beats begin with it.
 func (s *Store) Register(ctx context.Context, e ExecutorInfo) error {
 	_, err := s.pool.Exec(ctx, s.q(`
-		INSERT INTO executor.executors (id, machine, hostname, version, pid) VALUES ($1, $2, $3, $4, $5)`),
+		INSERT INTO executor.executors (id, machine, hostname, version, pid, beat_watched) VALUES ($1, $2, $3, $4, $5, `+watchClock+`)`),
 		e.ID, e.Machine, e.Hostname, e.Version, e.PID)
 	return err
 }
@@ -44,7 +44,8 @@ func (s *Store) MachineQueue(ctx context.Context, machine string) (queue string,
 // was judged dead, or has no row; it may not work under this id any more.
 func (s *Store) Beat(ctx context.Context, id uuid.UUID) error {
 	tag, err := s.pool.Exec(ctx, s.q(`
-		UPDATE executor.executors SET beat_at = now() WHERE id = $1 AND lost_at IS NULL AND stopped_at IS NULL`), id)
+		UPDATE executor.executors SET beat_at = now(), beat_watched = `+watchClock+`
+		WHERE id = $1 AND lost_at IS NULL AND stopped_at IS NULL`), id)
 	if err == nil && tag.RowsAffected() == 0 {
 		return ErrFenced
 	}
@@ -81,7 +82,28 @@ type Suspect struct {
 	BeatAge     time.Duration // since its last beat
 	SessionGone time.Duration // for how long its session has been seen gone; 0: it holds it, never had one, or it was not seen before
 	ServerAge   time.Duration // since Postgres started
-	Watched     time.Duration // for how long passes were made without a gap; 0: there is one now
+	Watched     time.Duration // of the time since its last beat, for how long somebody looked
+}
+
+// watching is the row of housekeeping that has the watch clock. It runs while
+// somebody looks for dead executors, and stands still while nobody reaches
+// Postgres: then nobody can beat either. What is between two looks counts up to
+// watchStep, which is as long as a slow pass, and leaves everybody time to beat
+// after an outage. An outage in the middle of a lease only puts the judgement
+// off; it does not begin the lease anew.
+const (
+	watching   = "watch"
+	watchStep  = "interval '5 seconds'"
+	watchClock = `coalesce((SELECT watched + least(now() - done_at, ` + watchStep + `) FROM executor.housekeeping WHERE name = '` + watching + `'), '0')`
+)
+
+// Look moves the watch clock: one who looks for dead executors does so at a
+// time.
+func (s *Store) Look(ctx context.Context) error {
+	_, err := s.pool.Exec(ctx, s.q(`
+		INSERT INTO executor.housekeeping (name, done_at) VALUES ('`+watching+`', now())
+		ON CONFLICT (name) DO UPDATE SET done_at = now(), watched = `+watchClock))
+	return err
 }
 
 // Suspects lists the executors that are late with their beat, or whose session
@@ -89,7 +111,7 @@ type Suspect struct {
 func (s *Store) Suspects(ctx context.Context, late time.Duration) ([]Suspect, error) {
 	rows, err := s.pool.Query(ctx, s.q(`
 		WITH live AS (
-		    SELECT id, beat_at, session_gone_at, session AND NOT EXISTS (
+		    SELECT id, beat_at, beat_watched, session_gone_at, session AND NOT EXISTS (
 		        SELECT FROM pg_locks AS l
 		        WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
 		          AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -101,8 +123,8 @@ func (s *Store) Suspects(ctx context.Context, late time.Duration) ([]Suspect, er
 		    FROM live WHERE e.id = live.id AND gone <> (live.session_gone_at IS NOT NULL)
 		)
 		SELECT id, now() - beat_at, CASE WHEN gone AND session_gone_at IS NOT NULL THEN now() - session_gone_at ELSE '0' END, now() - pg_postmaster_start_time(),
-		       coalesce((SELECT now() - since FROM executor.housekeeping WHERE name = $2 AND done_at > now() - $3::interval), '0')
-		FROM live WHERE gone OR beat_at < now() - $1::interval`), late, Housekeeping, passGap)
+		       greatest(`+watchClock+` - beat_watched, '0')
+		FROM live WHERE gone OR beat_at < now() - $1::interval`), late)
 	if err != nil {
 		return nil, err
 	}
@@ -137,17 +159,11 @@ func (s *Store) outage(ctx context.Context, dead, run uuid.UUID) (outage bool, e
 // Housekeeping names what one executor at a time does for all.
 const Housekeeping = "reaper"
 
-// passGap is the longest time between two passes that is no gap: while none was
-// made, nobody may have reached Postgres. It is longer than one slow pass may
-// take, and short enough for everybody to have beaten within a lease after it.
-const passGap = 8 * time.Second
-
 // KeepHouse records that a pass was made.
 func (s *Store) KeepHouse(ctx context.Context) error {
 	_, err := s.pool.Exec(ctx, s.q(`
-		INSERT INTO executor.housekeeping AS h (name, done_at, since) VALUES ($1, now(), now())
-		ON CONFLICT (name) DO UPDATE SET done_at = now(), since = CASE WHEN h.done_at > now() - $2::interval THEN h.since ELSE now() END`),
-		Housekeeping, passGap)
+		INSERT INTO executor.housekeeping (name, done_at) VALUES ($1, now())
+		ON CONFLICT (name) DO UPDATE SET done_at = now()`), Housekeeping)
 	return err
 }
 

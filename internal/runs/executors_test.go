@@ -80,51 +80,64 @@ func TestTheLossOfASessionIsShared(t *testing.T) {
 	t.Error("its second loss was not seen")
 }
 
-// How long it was looked for dead ones is known to whoever looks, and begins
-// anew after a gap.
-func TestPassesWithoutAGap(t *testing.T) {
+// The clock by which silence is measured runs while somebody looks, and an
+// outage puts a judgement off by no more than it lasts.
+func TestTheWatchClock(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	store := runstest.New(t)
-	if err := store.Register(ctx, runs.ExecutorInfo{ID: uuid.New(), Machine: "m"}); err != nil {
+	id := uuid.New()
+	if err := store.Register(ctx, runs.ExecutorInfo{ID: id, Machine: "m"}); err != nil {
 		t.Fatal(err)
 	}
-	watched := func() time.Duration {
+	watched := func(what string, least, most time.Duration) {
 		t.Helper()
 		all, err := store.Suspects(ctx, -time.Hour) // everybody
 		if err != nil || len(all) != 1 {
 			t.Fatal(all, err)
 		}
-		return all[0].Watched
+		if got := all[0].Watched; got < least || got > most {
+			t.Errorf("%s: %v, want %v to %v", what, got, least, most)
+		}
 	}
-	pass := func(last string) {
+	// past lets a time pass in which nobody looked.
+	past := func(d string) {
 		t.Helper()
-		if _, err := store.Pool().Exec(ctx, `UPDATE executor.housekeeping SET since = now() - interval '1 hour', done_at = now() - $1::interval`, last); err != nil {
-			t.Fatal(err)
-		}
-		if err := store.KeepHouse(ctx); err != nil {
+		if _, err := store.Pool().Exec(ctx, `UPDATE executor.housekeeping SET done_at = done_at - $1::interval`, d); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if got := watched(); got != 0 {
-		t.Errorf("before the first pass: %v", got)
+	look := func() {
+		t.Helper()
+		if err := store.Look(ctx); err != nil {
+			t.Fatal(err)
+		}
 	}
-	pass("0")
-	if got := watched(); got > time.Minute {
-		t.Errorf("after the first: %v", got)
-	}
-	pass("6 s")
-	if got := watched(); got < time.Hour {
-		t.Errorf("without a gap: %v", got)
-	}
-	if _, err := store.Pool().Exec(ctx, `UPDATE executor.housekeeping SET done_at = now() - interval '9 s'`); err != nil {
+	const short = time.Second // more than this test takes between two lines
+	watched("before the first look", 0, 0)
+	look()
+	watched("after it", 0, short)
+	past("4 s")
+	watched("before the next look", 4*time.Second, 4*time.Second+short)
+	look()
+	watched("after a slow pass", 4*time.Second, 4*time.Second+short)
+	past("1 hour")
+	watched("in an outage", 9*time.Second, 9*time.Second+short)
+	look()
+	past("4 s")
+	watched("it goes on where it stood", 13*time.Second, 13*time.Second+2*short)
+	if err := store.Beat(ctx, id); err != nil {
 		t.Fatal(err)
 	}
-	if got := watched(); got != 0 {
-		t.Errorf("in a gap: %v", got)
+	watched("after a beat", 0, short)
+	look()
+	watched("and a look", 0, short)
+	other := uuid.New()
+	if err := store.Register(ctx, runs.ExecutorInfo{ID: other, Machine: "m"}); err != nil {
+		t.Fatal(err)
 	}
-	pass("9 s")
-	if got := watched(); got > time.Minute {
-		t.Errorf("after a gap: %v", got)
+	if err := store.Leave(ctx, id); err != nil {
+		t.Fatal(err)
 	}
+	watched("of one that has just come", 0, short)
 }
