@@ -190,9 +190,11 @@ func (s *service) work(ctx context.Context) error {
 	for first := true; ; first = false {
 		err := s.executor.Run(ctx)
 		switch {
+		case ctx.Err() != nil && errors.Is(err, runs.ErrFenced):
+			return nil // it has let go of everything
 		case ctx.Err() != nil:
 			return err
-		case first && !errors.Is(err, runs.ErrFenced) && !passes(err):
+		case first && !errors.Is(err, runs.ErrFenced) && !errors.Is(err, jobs.ErrNotStarted) && !passes(err):
 			return err
 		}
 		s.log.Warn().Err(err).Msg("the executor goes on under a fresh id")

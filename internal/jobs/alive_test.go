@@ -2,19 +2,23 @@ package jobs_test
 
 import (
 	"context"
+	"errors"
 	"net"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/rs/zerolog"
 
 	"executor/internal/jobs"
 	"executor/internal/runs"
+	"executor/internal/runs/runstest"
 	"executor/internal/sandbox"
 	"executor/internal/sandbox/sandboxtest"
 	"executor/migrations"
@@ -352,4 +356,43 @@ func TestAFailureIsDecidedByTheNextExecutor(t *testing.T) {
 			}
 		})
 	}
+}
+
+// slowToListen is a connection on which the statement that River begins with
+// takes longer than it waits.
+type slowToListen struct{}
+
+func (slowToListen) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	if strings.HasPrefix(q.SQL, "LISTEN") {
+		select {
+		case <-ctx.Done():
+		case <-time.After(30 * time.Second):
+		}
+	}
+	return ctx
+}
+
+func (slowToListen) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// A connection that is too slow for River is no mistake of anybody's: the
+// executor may be started again.
+func TestAStartOnASlowConnection(t *testing.T) {
+	w := newWorld(t)
+	config := w.store.Pool().Config()
+	config.ConnConfig.Tracer = slowToListen{}
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	e := w.executor()
+	e.Store = runs.NewStore(pool, w.store.Schema(), runstest.Lease, zerolog.Nop())
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := e.Run(ctx); !errors.Is(err, jobs.ErrNotStarted) {
+		t.Errorf("got %v", err)
+	}
+	e = w.executor()
+	stop := w.start(e)
+	stop()
 }

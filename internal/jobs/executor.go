@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 	"github.com/rs/zerolog"
@@ -63,6 +64,11 @@ func DefaultConfig() Config {
 // before it is handed back.
 const misplaced = 10 * time.Second
 
+// ErrNotStarted: River could not begin, and Postgres did not say why. The
+// configuration is not it, which is checked before; River has no type for a
+// connection that is too slow for it.
+var ErrNotStarted = errors.New("no start on this connection")
+
 // Executor works on runs under one id until it is told to stop or is fenced
 // off.
 type Executor struct {
@@ -77,7 +83,7 @@ type Executor struct {
 
 // Run works until ctx ends, which is nil after everything was let go of, or
 // until the executor is fenced off, which is runs.ErrFenced: call it again to
-// go on under a fresh id.
+// go on under a fresh id. So it is after ErrNotStarted.
 func (e *Executor) Run(ctx context.Context) error {
 	id := uuid.New()
 	log := e.Log.With().Stringer("executor_id", id).Logger()
@@ -106,6 +112,10 @@ func (e *Executor) Run(ctx context.Context) error {
 	}
 	// River lives until it is stopped below, in order.
 	if err := client.Start(context.WithoutCancel(ctx)); err != nil {
+		var said *pgconn.PgError
+		if !errors.As(err, &said) {
+			err = errors.Join(ErrNotStarted, err)
+		}
 		return fmt.Errorf("river: %w", err)
 	}
 	log.Info().Strs("queues", e.Config.Queues).Int("workers", e.Config.Workers).Msg("executor started")
