@@ -278,7 +278,7 @@ func state(c api.InspectResponse) api.ContainerState {
 // will.
 func ended(op string, c api.InspectResponse) error {
 	s := state(c)
-	kind := faults.SandboxNotFound
+	kind, why := faults.SandboxNotFound, ""
 	switch s {
 	case api.StateRunning, api.StatePaused, api.StateRestarting:
 		return nil
@@ -286,10 +286,12 @@ func ended(op string, c api.InspectResponse) error {
 		switch {
 		case c.State.OOMKilled:
 			kind = faults.SandboxOOM
-		case c.State.ExitCode == notExecutable, c.State.ExitCode == notThere, c.State.ExitCode == bootFailed:
-			kind = faults.SandboxInvalid
+		case c.State.ExitCode == notExecutable, c.State.ExitCode == notThere:
+			kind, why = faults.SandboxInvalid, ": its image has no shell that can be run"
+		case c.State.ExitCode == bootFailed:
+			kind, why = faults.SandboxInvalid, ": it could not make its directories, or give them to the user of commands"
 		}
-		return faults.New(kind, op, fmt.Errorf("the container is %s, with status %d", s, c.State.ExitCode))
+		return faults.New(kind, op, fmt.Errorf("the container is %s, with status %d%s", s, c.State.ExitCode, why))
 	}
 	return faults.New(kind, op, fmt.Errorf("the container is %q", s))
 }
