@@ -17,15 +17,18 @@ import (
 )
 
 // seen is what a Follow handed over.
-type seen struct{ stdout, stderr strings.Builder }
+type seen struct {
+	from           int64 // where stdout begins
+	stdout, stderr strings.Builder
+}
 
 func (s *seen) sink(stream sandbox.Stream, offset int64, data []byte) error {
-	to := &s.stdout
+	to, at := &s.stdout, s.from
 	if stream == sandbox.Stderr {
-		to = &s.stderr
+		to, at = &s.stderr, 0
 	}
-	if offset != int64(to.Len()) {
-		return fmt.Errorf("%s at %d after %d bytes", stream, offset, to.Len())
+	if at += int64(to.Len()); offset != at {
+		return fmt.Errorf("%s at %d, want %d", stream, offset, at)
 	}
 	to.Write(data)
 	return nil
@@ -60,16 +63,9 @@ func TestStartGoesOn(t *testing.T) {
 func TestFollowFromFurtherOn(t *testing.T) {
 	t.Parallel()
 	_, conn, _ := started(t, "echo one; echo two")
-	got := ""
-	_, err := conn.Follow(t.Context(), launch, sandbox.Offsets{Stdout: 4}, func(_ sandbox.Stream, offset int64, data []byte) error {
-		if offset != int64(4+len(got)) {
-			t.Errorf("offset %d after %q", offset, got)
-		}
-		got += string(data)
-		return nil
-	})
-	if err != nil || got != "two\n" {
-		t.Errorf("%q, %v", got, err)
+	got := seen{from: 4}
+	if _, err := conn.Follow(t.Context(), launch, sandbox.Offsets{Stdout: 4}, got.sink); err != nil || got.stdout.String() != "two\n" {
+		t.Errorf("%q, %v", got.stdout.String(), err)
 	}
 }
 
