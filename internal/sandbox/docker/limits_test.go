@@ -119,6 +119,12 @@ func TestProcessLimit(t *testing.T) {
 	if _, err := conn.Start(t.Context(), launch, shell("sleep 1; for i in $(seq 34); do sleep 300 & done; wait")); err != nil {
 		t.Fatal(err)
 	}
+	_ = conn.Close() // it would go on to follow
+	conn, err := p.Dial(t.Context(), host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
 	// Looked at from outside: a helper would take the processes' places.
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
